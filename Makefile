@@ -50,7 +50,7 @@ ran-of = $(strip $(foreach path,$(or $(strip $(PATHS)),tests),$(filter $(path) $
 PATHS = $(foreach word,$(ARGS),$(patsubst %/,%,$(filter tests tests/%,$(patsubst ./%,%,$(firstword $(subst ::, ,$(word)))))))
 
 .PHONY: test
-test: WORKERS = $(shell expr 2 '*' $$(nproc))
+test coverage-map: WORKERS = $(shell expr 2 '*' $$(nproc))
 test: setup-tests $(NEEDED) ## all tests, in random order, warnings as errors; ARGS="-k word" for some of them, ARGS=--changed
 ifdef ARGS
 	@$(RUN) scripts/isolated pytest $(ARGS)

@@ -11,12 +11,12 @@ HERE = Path(__file__).parent
 
 
 def main(arguments: list[str]) -> int:
-    """Everything under bench/, in order, one line each as it ends; then the table."""
+    """Run all benchmarks under bench/ in order, with a line for each as it ends; then show the table."""
     return pytest.main(
         [
             str(HERE),
             "-p",
-            "no:randomly",  # neighbours in the table are measured one after the other
+            "no:randomly",  # neighbors in the table are measured one after the other
             "--benchmark-quiet",  # the table at the end says it
             f"--benchmark-json={HERE / 'latest.json'}",
             "--timeout=600",
@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> int:
             "--override-ini=console_output_style=count",
             "--override-ini=pythonpath=tests bench",  # programs that benchmarks start are also read by them
             "--no-header",
-            # Benchmarks that only `record` save nothing of pytest-benchmark's; that is no fault.
+            # Benchmarks that only `record` save no data of pytest-benchmark. That is no error.
             "-Wignore::pytest_benchmark.logger.PytestBenchmarkWarning",
             *arguments,
         ]

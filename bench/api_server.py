@@ -1,8 +1,8 @@
-"""An API server for benchmarks: one fast process that has everything encoded before it is asked.
+"""An API server for benchmarks: one fast process that has everything encoded before a request comes.
 
-It knows what an extender asks for: lists in pages, watches, one pod, Bindings, Leases. A Binding is shown in
-the watch of pods as the API server shows it; `POST /create-pods?count=N` makes pods that wait for a node.
-What it is asked beyond that is answered with an empty list, or 404.
+It serves the requests of an extender: lists in pages, watches, one pod, Bindings, Leases. A Binding is shown
+in the watch of pods as the API server shows it; `POST /create-pods?count=N` makes pods that wait for a node.
+Other requests are answered with an empty list, or 404.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _encode = msgspec.json.encode
 
 @dataclass(slots=True)
 class Collection:
-    """One kind of objects: encoded, in order; their places by namespace and name; and who watches them."""
+    """One kind of objects: encoded, in order; their places by namespace and name; and their watchers."""
 
     kind: str
     items: list[bytes] = field(default_factory=list)
@@ -33,7 +33,7 @@ class Collection:
     watchers: set[asyncio.Transport] = field(default_factory=set)
 
     def page(self, version: int, limit: int, start: int) -> Iterator[bytes]:
-        """A list document, in parts."""
+        """Return a list document, in parts."""
         end = start + limit if limit else len(self.items)
         meta: dict[str, Any] = {"resourceVersion": str(version)}
         if end < len(self.items):
@@ -43,7 +43,7 @@ class Collection:
         yield b"]}"
 
     def tell(self, operation: str, item: bytes) -> None:
-        """Send one change to all that watch."""
+        """Send one change to all watchers."""
         line = b'{"type":"%s","object":%s}\n' % (operation.encode(), item)
         for watcher in self.watchers:
             watcher.write(b"%x\r\n%s\r\n" % (len(line), line))
@@ -51,9 +51,9 @@ class Collection:
 
 @dataclass(slots=True)
 class Api:
-    """What there is. pending: pods that had no node when they came, by namespace and name.
+    """The objects of the cluster. pending: pods that had no node when they came, by namespace and name.
 
-    new_pod: what the next of them is like.
+    new_pod: makes the next of these pods.
     """
 
     new_pod: Callable[[int], dict[str, Any]]
@@ -66,7 +66,7 @@ class Api:
     versions: Iterator[int] = field(default_factory=lambda: itertools.count(1_000_000))
 
     def fill(self, path: str, kind: str, objects: Iterable[dict[str, Any]]) -> None:
-        """Have these objects."""
+        """Add these objects."""
         found = self.collections[path] = Collection(kind)
         for each in objects:
             meta = each["metadata"]
@@ -74,7 +74,7 @@ class Api:
             found.items.append(_encode(each))
 
     def create_pods(self, count: int) -> None:
-        """Have some more pods that are not bound."""
+        """Add pods that are not bound."""
         for _ in range(count):
             pod = self.new_pod(len(self.pending))
             meta = pod["metadata"]
@@ -82,7 +82,7 @@ class Api:
             self.collections[PODS].tell("ADDED", _encode(pod))
 
     def bind(self, namespace: str, name: str, binding: dict[str, Any]) -> tuple[int, bytes]:
-        """As the API server: node and annotations at once, and a change for who watches."""
+        """Set node and annotations at once, as the API server does, and send the change to watchers."""
         pod = self.pending[namespace, name]
         if pod["spec"].get("nodeName"):
             return 409, _encode({"kind": "Status", "status": "Failure", "code": 409, "message": "bound"})
@@ -93,7 +93,7 @@ class Api:
         return 201, b'{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success","code":201}'
 
     def touch(self, namespace: str, name: str, patch: dict[str, Any]) -> tuple[int, bytes]:
-        """Write annotations of a pod, and a change for who watches."""
+        """Write annotations of a pod, and send the change to watchers."""
         pods = self.collections[PODS]
         place = pods.places.get((namespace, name))
         pod = self.pending[namespace, name] if place is None else json.loads(pods.items[place])
@@ -106,7 +106,7 @@ class Api:
         return 200, written
 
     def lease(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
-        """A Lease by its path."""
+        """Return or write a Lease by its path."""
         if method == "GET" and path not in self.leases:
             return 404, b'{"kind":"Status","status":"Failure","code":404,"message":"no such lease"}'
         if method != "GET":
@@ -128,28 +128,28 @@ class ApiProtocol(asyncio.Protocol):
         self._transport: Any = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep it."""
+        """Keep the transport."""
         self._transport = transport
 
     def connection_lost(self, _why: Exception | None) -> None:
-        """It watches nothing any more."""
+        """End its watches."""
         for collection in self._api.collections.values():
             collection.watchers.discard(self._transport)
 
     def data_received(self, data: bytes) -> None:
-        """Parse."""
+        """Parse the bytes."""
         self._parser.feed_data(data)
 
     def on_url(self, url: bytes) -> None:
-        """Of the request."""
+        """Note a part of the request's URL."""
         self._url += url
 
     def on_body(self, body: bytes) -> None:
-        """Of the request."""
+        """Note a part of the request's body."""
         self._body += body
 
     def on_message_complete(self) -> None:
-        """Answer."""
+        """Answer the request."""
         url, body = urlsplit(self._url.decode()), bytes(self._body)
         self._url, self._body = b"", bytearray()
         self._answer(self._parser.get_method().decode(), url.path, parse_qs(url.query), body)

@@ -1,6 +1,6 @@
-"""A bare gRPC server: what NodePrepareResources costs without a driver behind it.
+"""A bare gRPC server: the cost of NodePrepareResources without a driver behind it.
 
-`bare_driver.py SOCKET`: answers each prepare with nothing; a line on stdout when it serves.
+`bare_driver.py SOCKET`: answers each prepare with an empty message; a line on stdout when it serves.
 """
 
 from __future__ import annotations

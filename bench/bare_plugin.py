@@ -1,4 +1,4 @@
-"""A bare gRPC server that has its answers ready: what ListAndWatch costs without a device plugin.
+"""A bare gRPC server that has its answers ready: the cost of ListAndWatch without a device plugin.
 
 `bare_plugin.py DIRECTORY`: for each file NAME.list in it, NAME.sock sends its bytes and then waits.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 async def serve(lists: dict[Path, bytes]) -> None:
-    """Serve until killed; a line on stdout when all of it does. lists: by socket."""
+    """Serve until killed; print a line on stdout when all sockets are served. lists: by socket."""
     servers = []
     for path, message in lists.items():
         server = grpc.aio.server()

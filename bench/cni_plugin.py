@@ -23,7 +23,7 @@ CONTAINER = "c0ffee"
 VFS = 32
 MIN_MBPS = LINK_MBPS // VFS
 QUIET_S = SETTLE_S + 0.2
-"""So long after a change the agent has looked at it."""
+"""The agent has looked at a change after this time."""
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, or a user namespace (`make bench`)")
 
@@ -40,7 +40,7 @@ class Plugin:
         self._stdin.write_text(json.dumps(netconf))
 
     def run(self, command: str, ifname: str = "eth0") -> None:
-        """One call, from its spawn to its end."""
+        """Run one call, from its spawn to its end."""
         env = {
             "CNI_COMMAND": command,
             "CNI_CONTAINERID": self._container,
@@ -60,13 +60,13 @@ class Plugin:
 
 
 class Rounds:
-    """Times in milliseconds, by what was done."""
+    """Times in milliseconds, by the name of the work."""
 
     def __init__(self) -> None:
         self._times: dict[str, list[float]] = {}
 
     def time(self, what: str, work: Callable[[], object]) -> None:
-        """Do it, and leave the agent time to look at it."""
+        """Do the work, and leave the agent time to look at it."""
         started = time.perf_counter()
         work()
         self._times.setdefault(what, []).append((time.perf_counter() - started) * 1e3)
@@ -76,21 +76,21 @@ class Rounds:
         return median(self._times[what])
 
     def beyond(self, what: str, less: str) -> float:
-        """The median of one less the other, round by round."""
+        """Return the median of one less the other, round by round."""
         return median(a - b for a, b in zip(self._times[what], self._times[less], strict=True))
 
     def ratios(self, what: str, floor: str) -> tuple[float, float, float]:
-        """Least, median and greatest ratio of one to the other, round by round."""
+        """Return least, median and greatest ratio of one to the other, round by round."""
         found = sorted(a / b for a, b in zip(self._times[what], self._times[floor], strict=True))
         return found[0], median(found), found[-1]
 
     def add(self, what: str, milliseconds: float) -> None:
-        """Note a time that was taken otherwise."""
+        """Add a time that was measured in another way."""
         self._times.setdefault(what, []).append(milliseconds)
 
 
 def synced_write_ms(directory: Path) -> float:
-    """How long a page takes to the disk where the ledger is."""
+    """Return the time that a write of one page to the ledger's disk takes."""
     times = []
     with (directory / "page").open("wb", buffering=0) as file:
         for _ in range(9):
@@ -102,7 +102,7 @@ def synced_write_ms(directory: Path) -> float:
 
 
 def netconf(node: Node, count: int, ipam: dict[str, Any] | None) -> dict[str, Any]:
-    """Our plugin's, not chained, of a pod that asks for so many interfaces."""
+    """Return the configuration of our plugin, not chained, for a pod that asks for so many interfaces."""
     wish = json.dumps([{"min_tx_rate": MIN_MBPS, "max_tx_rate": 2 * MIN_MBPS}] * count)
     conf = {"cniVersion": "1.0.0", "name": "net", "type": "k8s-rdma-cni", "runDir": str(node.run_dir)}
     delivered = {"runtimeConfig": {ANNOTATIONS: {"rdma_interfaces_required": wish}}}

@@ -1,4 +1,4 @@
-"""Collects what benchmarks measure, beside what they may take at most, and ends the run with one table.
+"""Collects the results of benchmarks beside their budgets, and ends the run with one table.
 
 A benchmark declares its budget in one of two ways:
 
@@ -41,7 +41,7 @@ SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 class Result:
     """One row of the table.
 
-    budget: None where there is none and the figure is for information.
+    budget: unset if the figure is for information only.
     at_least: the budget is a minimum (requests/s), not a maximum.
     measured: the median, if there are several runs.
     least, most, runs: of several runs; 0 if there is one figure.
@@ -67,19 +67,19 @@ class Result:
 
     @property
     def ok(self) -> bool:
-        """Whether the budget is kept; without one it is."""
+        """Report whether the budget is kept; without a budget it is."""
         if self.budget is None:
             return True
         return self.measured >= self.budget if self.at_least else self.measured <= self.budget
 
     def as_json(self) -> dict[str, Any]:
-        """The row as results.json holds it."""
+        """Return the row as results.json holds it."""
         row = {**asdict(self), "ok": self.ok}
         optional = {"at_least", "note", *(() if self.runs else ("least", "most", "runs"))}
         return {key: value for key, value in row.items() if value or key not in optional}
 
     def __str__(self) -> str:
-        """What is shown as the benchmark ends."""
+        """Return the text that is shown as the benchmark ends."""
         limit = "" if self.budget is None else f" of {figure(self.budget)}"
         return f"{figure(self.measured)}{limit} {self.unit}{self.spread()}"
 
@@ -89,7 +89,7 @@ class Result:
 
 
 class Record(Protocol):
-    """What the `record` fixture is."""
+    """The type of the `record` fixture."""
 
     def __call__(  # noqa: PLR0913 - the columns of the table, by keyword
         self,
@@ -124,7 +124,7 @@ def record(request: pytest.FixtureRequest) -> Record:
 
 @pytest.fixture
 def node(request: pytest.FixtureRequest) -> Iterator[Node]:
-    """A node of virtual SR-IOV whose agent serves; a module may say how many VFs each PF has, as `VFS`."""
+    """A node of virtual SR-IOV with its agent; a module may set the number of VFs of each PF as `VFS`."""
     vfs = getattr(request.module, "VFS", VFS)
     with Node(vfs=vfs, plugins=PLUGINS, shim=PROGRAM) as node:
         node.start_agent()
@@ -144,12 +144,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Look at what other programs take of the processors while no benchmark runs."""
+    """Measure the processor time of other programs while no benchmark runs."""
     session.config.stash[_BUSY] = 0.0 if session.config.option.collectonly else busy_percent()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Note whether these are all benchmarks there are."""
+    """Note whether these are all benchmarks."""
     collected = {item.path for item in items}
     config.stash[_PARTIAL] |= collected != set(HERE.glob("test_*.py")) or any(
         "::" in arg for arg in config.args
@@ -172,7 +172,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
-    """Show what was measured as each benchmark ends."""
+    """Show the measurements as each benchmark ends."""
     shown = [text for key, text in getattr(report, "user_properties", ()) if key == "result"]
     if report.when == "call" and report.passed and shown:
         return "passed", ".", "; ".join(shown[:3]) + ("; ..." if len(shown) > 3 else "")
@@ -195,7 +195,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def refused(busy: float) -> str:
-    """Return why the figures of a machine that was in use to that percentage are not written; or nothing."""
+    """Return why the figures of a machine with this use in percent are not written; empty if they are."""
     if busy <= BUSY_PERCENT:
         return ""
     return (
@@ -205,7 +205,7 @@ def refused(busy: float) -> str:
 
 
 def _write(rows: list[Result], *, keep_others: bool) -> None:
-    """A whole run replaces the file; one of some benchmarks only replaces their rows."""
+    """Write the rows: a whole run replaces the file, a run of some benchmarks only replaces their rows."""
     old = json.loads(RESULTS.read_text()) if keep_others and RESULTS.exists() else []
     new = {row.name: {**row.as_json(), "machine": description()} for row in rows}
     merged = [new.pop(row["name"], row) for row in old] + list(new.values())
@@ -213,7 +213,7 @@ def _write(rows: list[Result], *, keep_others: bool) -> None:
 
 
 def table(rows: list[Result]) -> Table:
-    """Work, budget, measured, ratio, met or not."""
+    """Return the table: work, budget, measured, ratio, met or not."""
     shown = Table(title="Measured against budgets (medians)", title_justify="left")
     for heading in ("work", "budget", "measured", "measured / budget", "", "note"):
         shown.add_column(heading, justify="right" if heading in {"budget", "measured"} else "left")
@@ -235,6 +235,6 @@ def table(rows: list[Result]) -> Table:
 
 
 def figure(value: float) -> str:
-    """Three digits that matter, without an exponent."""
+    """Return a number with three significant digits, without an exponent."""
     digits = max(0, 2 - len(str(int(abs(value)))) + 1) if abs(value) >= 1 else 3
     return f"{value:,.{digits}f}".rstrip("0").rstrip(".") if digits else f"{value:,.0f}"

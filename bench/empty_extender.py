@@ -1,9 +1,9 @@
-"""An extender that decides nothing: the limit of what any extender can reach beside kube-scheduler.
+"""An extender without decisions: the limit of any extender beside kube-scheduler.
 
     python empty_extender.py KUBECONFIG PORT
 
-Every node takes every pod, all equally well, and a bind is one POST of a Binding. HTTP server and client of
-the API server are the product's.
+Every node fits every pod, all with the same score, and a bind is one POST of a Binding. HTTP server and
+client of the API server are those of the product.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _encode = msgspec.json.encode
 
 
 class EmptyExtender:
-    """The ASGI application; what is no verb is answered with success."""
+    """The ASGI application; requests for other paths than verbs are answered with success."""
 
     def __init__(self, api: Client) -> None:
         self._api = api
@@ -69,7 +69,7 @@ class EmptyExtender:
 
 
 async def serve(kubeconfig: str, port: int) -> None:
-    """Until killed."""
+    """Serve until killed."""
     with listen("127.0.0.1", port) as listener:
         await HttpServer(EmptyExtender(connect(kubeconfig)), shutdown_s=1).serve(listener)
 

@@ -118,7 +118,7 @@ WAYS: dict[str, tuple[Way, float]] = {
     "hung within 2 s of a request": (Replicas.stop_leader, LEASE_S + TO_LEAD_S + 2 * HTTP_TIMEOUT_S),
     "was killed together with the other replica": (Replicas.kill_both, LEASE_S + TO_LEAD_S),
 }
-"""What becomes of the leader, and the time until new pods are bound that the page promises."""
+"""The end of the leader, and the time until new pods are bound that the page promises."""
 
 
 async def measure(directory: Path, runs: int) -> dict[str, list[float]]:
@@ -147,7 +147,7 @@ async def measure(directory: Path, runs: int) -> dict[str, list[float]]:
 
 
 def made(times: dict[str, list[float]]) -> str:
-    """Return the table, and what it was measured on."""
+    """Return the table, and the machine that it was measured on."""
     rows = [
         [
             name,

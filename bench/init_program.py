@@ -2,7 +2,7 @@
 
     python init_program.py DIRECTORY VFS
 
-The machine's own files and state are part of what is measured.
+The measurement includes the machine's own files and state.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from k8s_rdma.init.main import make_all_ready
 
 
 def main(directory: Path, vfs: int) -> None:
-    """Make the machine, run, tell."""
+    """Make the machine, run the command, print the figures."""
     cards = [
         Card(
             name=f"enp4s0f{port}",

@@ -1,4 +1,4 @@
-"""A kubelet that only tells which pod holds a slot: `kubelet_program.py SOCKET POD`, until it is killed."""
+"""A kubelet that only reports which pod holds a slot: `kubelet_program.py SOCKET POD`, until it is killed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from k8s_rdma.wire.pod_resources import GET_METHOD, LIST, PodName
 
 
 async def serve(socket: Path, name: str) -> None:
-    """Of a node with 110 pods, of which one is asked for."""
+    """Serve the answers of a node with 110 pods, of which one is asked for."""
     held = ContainerDevices(container="app", resource=SLOT_RESOURCE, ids=("slot-0",))
     pod = PodDevices(namespace="default", name=name, devices=(held,))
     others = tuple(PodDevices(namespace="default", name=f"other-{number}") for number in range(109))

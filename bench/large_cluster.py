@@ -1,4 +1,4 @@
-"""A large cluster for benchmarks, in one process: its API server, with what its agents publish there.
+"""A large cluster for benchmarks, in one process: its API server, with the objects that its agents publish.
 
     python large_cluster.py NODES PODS_A_NODE KIND
 
@@ -63,32 +63,32 @@ FILLER = {
 
 
 def address(index: int) -> str:
-    """Of a node; every address of 127.0.0.0/8 is this host."""
+    """Return a node's address; every address of 127.0.0.0/8 is this host."""
     return f"127.1.{index // 250}.{index % 250 + 1}"
 
 
 def node_name(index: int) -> str:
-    """Of a node."""
+    """Return a node's name."""
     return f"node-{index}.example"
 
 
 def rate_of(node: int, pod: int) -> int:
-    """What a pod reserves, Mb/s."""
+    """Return a pod's reservation, Mb/s."""
     return 1_000 + 100 * ((node + 3 * pod) % 20)
 
 
 def uid_of(node: int, pod: int) -> str:
-    """Of a pod on a node."""
+    """Return the UID of a pod on a node."""
     return f"{node:08x}-0000-4000-8000-{pod:012x}"
 
 
 def interface_of(node: int, pod: int) -> PlacedInterface:
-    """What a pod holds."""
+    """Return a pod's interface."""
     return PlacedInterface(pf=PciAddress(PFS[pod % 2]), min_tx_rate_mbps=rate_of(node, pod))
 
 
 def pod_object(name: str, uid: str, rates: list[int]) -> dict[str, Any]:
-    """A pod that waits for a node."""
+    """Return a pod that waits for a node."""
     wanted = json.dumps([{"min_tx_rate": rate} for rate in rates])
     return {
         "metadata": {
@@ -105,7 +105,7 @@ def pod_object(name: str, uid: str, rates: list[int]) -> dict[str, Any]:
 
 
 def bound_pod(node: int, pod: int) -> dict[str, Any]:
-    """A pod that runs."""
+    """Return a pod that runs."""
     made = pod_object(f"job-{node}-{pod}", uid_of(node, pod), [rate_of(node, pod)])
     placement = Placement(node=NodeName(node_name(node)), interfaces=(interface_of(node, pod),))
     text = encode_placement(placement, PodUid(uid_of(node, pod)), KEYS)
@@ -116,7 +116,7 @@ def bound_pod(node: int, pod: int) -> dict[str, Any]:
 
 
 def node_object(index: int) -> dict[str, Any]:
-    """A node, short."""
+    """Return a short node object."""
     return {
         "metadata": {"name": node_name(index), "uid": f"node-{index}", "resourceVersion": "1"},
         "status": {"addresses": [{"type": "InternalIP", "address": address(index)}]},
@@ -124,12 +124,12 @@ def node_object(index: int) -> dict[str, Any]:
 
 
 def pods_of(nodes: int, pods: int) -> Iterator[dict[str, Any]]:
-    """All that run, in the order of a real list, by names that tell nothing of nodes: each on another one."""
+    """Yield all running pods in the order of a real list: names are independent of nodes, which alternate."""
     return (bound_pod(node, pod) for pod in range(pods) for node in range(nodes))
 
 
 def report_of(index: int, pods: int, kind: str) -> NodeReport:
-    """What a node's agent tells."""
+    """Return the report of a node's agent."""
     pfs = tuple(
         PfReport(
             name=f"enp{at}s0f0",
@@ -156,7 +156,7 @@ def report_of(index: int, pods: int, kind: str) -> NodeReport:
 
 
 def allocation_of(node: int, pod: int) -> Allocation:
-    """What one of its pods holds."""
+    """Return the allocation of one of its pods."""
     rate = rate_of(node, pod)
     held = Interface(
         pf=PFS[pod % 2],
@@ -177,19 +177,19 @@ def allocation_of(node: int, pod: int) -> Allocation:
 
 
 def rdma_node(index: int, pods: int, kind: str) -> dict[str, Any]:
-    """What a node's agent publishes."""
+    """Return the object that a node's agent publishes."""
     meta = {"name": node_name(index), "uid": f"rdmanode-{index}", "resourceVersion": "1"}
     return {"metadata": meta, "status": msgspec.to_builtins(status_of(report_of(index, pods, kind)))}
 
 
 def lease(index: int, version: int) -> dict[str, Any]:
-    """Says that it holds."""
+    """Return the Lease that says that the published object is valid."""
     meta = {"name": node_name(index), "namespace": "k8s-rdma", "resourceVersion": str(version)}
     return {"metadata": meta, "spec": {"holderIdentity": "e.1", "leaseDurationSeconds": 180}}
 
 
 async def renew(api: Api, nodes: int) -> None:
-    """All Leases, spread over the time between two renewals of one."""
+    """Renew all Leases, spread over the time between two renewals of one."""
     while True:
         for index in range(nodes):
             api.collections[LEASES].tell("MODIFIED", msgspec.json.encode(lease(index, next(api.versions))))
@@ -199,12 +199,12 @@ async def renew(api: Api, nodes: int) -> None:
 
 
 def new_pod(index: int) -> dict[str, Any]:
-    """That waits for a node."""
+    """Return a pod that waits for a node."""
     return pod_object(f"new-{index}", f"pending-{index}", [1_000])
 
 
 async def serve(nodes: int, pods: int, kind: str) -> None:
-    """Until killed."""
+    """Serve until killed."""
     api = Api(new_pod)
     api.fill(PODS, "PodList", pods_of(nodes, pods))
     api.fill("/api/v1/nodes", "NodeList", map(node_object, range(nodes)))

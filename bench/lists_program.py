@@ -1,4 +1,4 @@
-"""The floor of an extender's start: reads the lists of pods and RdmaNodes as values that nobody uses.
+"""The floor of an extender's start: reads the lists of pods and RdmaNodes, without using the values.
 
     python lists_program.py KUBECONFIG
 

@@ -1,4 +1,4 @@
-"""Looks at a machine of so many PFs and VFs: `scan_program.py DIRECTORY PFS VFS` prints what it took (JSON).
+"""Looks at a machine of so many PFs and VFs: `scan_program.py DIRECTORY PFS VFS` prints the costs (JSON).
 
 Sysfs is a copy of files in that directory; netlink's answers are ready: the kernel's own time is not in it.
 """
@@ -29,7 +29,7 @@ INDEXES = 1000
 
 
 def machine_of(directory: Path, pfs: int, vfs: int) -> SmallMachine:
-    """Cards on buses of their own; VFs have eight functions a device, as on a bus with ARI."""
+    """Return cards on buses of their own; VFs have eight functions a device, as on a bus with ARI."""
     machine = SmallMachine(directory)
     for number in range(pfs):
         bus, index = 0x40 + number, (number + 1) * INDEXES
@@ -46,13 +46,13 @@ def machine_of(directory: Path, pfs: int, vfs: int) -> SmallMachine:
 
 
 def resident_mib() -> float:
-    """VmRSS of this process (proc_pid_status(5))."""
+    """Return the VmRSS of this process (proc_pid_status(5))."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) / 1024
 
 
 def main(directory: str, pfs: str, vfs: str) -> None:
-    """Measure."""
+    """Measure, and print the results."""
     machine = machine_of(Path(directory), int(pfs), int(vfs))
     before = resident_mib()
     took = {"first_ms": [], "one_pf_ms": [], "unchanged_ms": []}

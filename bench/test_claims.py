@@ -1,9 +1,9 @@
 """ResourceClaims: kubelet's prepare through the real driver and agent, and the ADD of prepared interfaces.
 
 Budget: prepare of 1 interface within 10 ms and of 60 (two claims) within 50 ms, beyond reading claims and
-pods from the API server, which a client like the driver's does in the same turn. The floor is what no driver
-can do without: a gRPC call, answered by an empty server, and a synced write to SQLite for each claim. Both
-PFs are split in halves, so that an ADD by claim has the same VFs and rates as one by annotation beside it.
+pods from the API server, which a client like the driver's does in the same turn. The floor is the work of
+every driver: a gRPC call, answered by an empty server, and a synced write to SQLite for each claim. Both PFs
+are split in halves, so that an ADD by claim has the same VFs and rates as one by annotation beside it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ API = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 
 
 def interfaces(count: int) -> list[dict[str, Any]]:
-    """Of one claim, on both PFs in turn."""
+    """Return the interfaces of one claim, on both PFs in turn."""
     return [interface(f"r{each}", PFS[each % len(PFS)], f"{MBPS}M") for each in range(count)]
 
 
@@ -72,7 +72,7 @@ class Floor:
             self._db.execute(statement)
 
     async def do(self, channel: Any, claims: tuple[ClaimName, ...], document: str) -> None:
-        """Both, one after the other."""
+        """Do both, one after the other."""
         await call(channel, PREPARE, claims, timeout_s=10)
         for _ in claims:
             self._db.execute("INSERT INTO t VALUES (?)", (document,))
@@ -84,7 +84,7 @@ class Floor:
 
 @dataclass
 class Driver:
-    """The device plugin's process, and what its claims are read from."""
+    """The device plugin's process, and the API server that its claims are read from."""
 
     process: subprocess.Popen[bytes]
     socket: Path
@@ -92,14 +92,14 @@ class Driver:
     http: httpx2.AsyncClient
 
     async def create(self, path: str, document: dict[str, Any]) -> dict[str, Any]:
-        """Make an object; as it was stored."""
+        """Create an object; return it as it was stored."""
         made = await self.http.post(path, json=document)
         assert made.status_code == 201, made.text
         stored: dict[str, Any] = made.json()
         return stored
 
     async def create_claims(self, count: int) -> tuple[ClaimName, ...]:
-        """Claims of a pod with so many interfaces together, allocated and reserved."""
+        """Create claims of a pod with so many interfaces together, allocated and reserved."""
         sizes = [min(PER_CLAIM, count - start) for start in range(0, count, PER_CLAIM)]
         names = [f"c{count}-{number}" for number in range(len(sizes))]
         spec = {
@@ -142,13 +142,13 @@ async def driver_of(node: Node) -> AsyncIterator[Driver]:
         process = node.start("device-plugin", node.config("device-plugin", config))
         socket = directory / "plugins" / DRIVER / "dra-bench.sock"
         async with asyncio.timeout(node.deadline_s):
-            while not socket.exists():  # noqa: ASYNC110 - nobody tells
+            while not socket.exists():  # noqa: ASYNC110 - there is no event
                 await asyncio.sleep(0.05)
         yield Driver(process, socket, kubeconfig, http)
 
 
 async def timed(rounds: Rounds, what: str, work: Any) -> Any:
-    """Await it, and note how long it takes."""
+    """Await the work, and note how long it takes."""
     started = time.perf_counter()
     result = await work
     rounds.add(what, (time.perf_counter() - started) * 1e3)
@@ -157,7 +157,7 @@ async def timed(rounds: Rounds, what: str, work: Any) -> Any:
 
 @contextmanager
 def empty_server(socket: Path) -> Iterator[None]:
-    """A server that answers prepares with nothing."""
+    """Run a server that answers prepares with empty messages."""
     with subprocess.Popen([sys.executable, str(BARE), str(socket)], stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
@@ -168,7 +168,7 @@ def empty_server(socket: Path) -> Iterator[None]:
 
 
 async def measured(node: Node, count: int, empty_socket: Path) -> tuple[Rounds, dict[str, str]]:
-    """Times of prepare, of what it cannot do without, and what the kernel says of the driver's process."""
+    """Return times of prepare and of its floor, and the kernel's statistics of the driver's process."""
     rounds = Rounds()
     async with AsyncExitStack() as stack:
         driver = await stack.enter_async_context(driver_of(node))
@@ -197,7 +197,7 @@ async def measured(node: Node, count: int, empty_socket: Path) -> tuple[Rounds, 
 
 
 def memory(process: int) -> dict[str, float]:
-    """Memory in MiB by proc_pid_smaps(5): Pss divides pages of files among the processes that map them."""
+    """Return memory in MiB by proc_pid_smaps(5): Pss divides pages of files among processes that map them."""
     lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()[1:]
     amounts = (line.split() for line in lines)
     return {name.rstrip(":"): int(kib) / 1024 for name, kib, _ in amounts}

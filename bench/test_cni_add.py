@@ -1,11 +1,11 @@
 """CNI ADD and DEL through the real executable and agent, beside the kernel operations that they need.
 
 Budget of ADD: 5 ms plus 1 ms an interface beyond the kernel's own work, IPAM apart; and 1.15 times that work
-for one interface, 1.3 times for its DEL. The kernel's own work is a script's that knows everything in advance
-and checks nothing: it runs the executable, as every runtime does, for the versions that it knows by itself;
-and on the same virtual functions it programs each one's rates, moves and renames it, and brings it up, or
-takes it down, moves it home and resets its rates, with every socket open before the clock starts. What
-programming a rate takes on a virtual function (`Shaper.set_rate`) is the virtual hardware's, the same for
+for one interface, 1.3 times for its DEL. The kernel's own work is that of a script that knows everything in
+advance, without checks: it runs the executable, as every runtime does, for the versions that it knows by
+itself; and on the same virtual functions it programs each one's rates, moves and renames it, and brings it
+up, or takes it down, moves it home and resets its rates, with every socket open before the clock starts. The
+time to program a rate of a virtual function (`Shaper.set_rate`) is that of the virtual hardware, the same for
 both.
 
 An ADD also syncs its receipt to disk before it changes anything, once. The script has no such write: how long
@@ -20,7 +20,7 @@ else on the machine. So the figure is the median of each ADD less the bare work 
 stands the processor time of both, which does not depend on that.
 
 ADD and DEL are timed from the spawn of the executable to its end, as the runtime sees them. All take turns in
-one run, in a namespace that stays, and none begins before the agent has looked at what the last one did.
+one run, in a namespace that stays, and each begins after the agent has looked at the changes of the last one.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Bare:
         self._schedulers = {pf.name: links[pf.scheduler_name] for pf in pfs}
 
     def do(self) -> None:
-        """Rates, moves, up."""
+        """Set rates, move, bring up."""
         for pf, index in self._vfs:
             rate = VfRate(index, MIN_MBPS, 2 * MIN_MBPS)
             self._shaper.set_rate(pf, self._schedulers[pf.name], rate, VfRate(index))
@@ -88,7 +88,7 @@ class Bare:
             self._inside.change(link, "up", answering_for_itself(), up=True)
 
     def undo(self) -> None:
-        """Down and home, rates off."""
+        """Take down, move home, reset rates."""
         for link, (pf, index) in zip(self._links, self._vfs, strict=True):
             home = (in_namespace(self._home), named(pf.vf_name(index)))
             self._inside.change(link, "home", *home, up=False)
@@ -97,7 +97,7 @@ class Bare:
 
 
 def processor_ms(process: int) -> float:
-    """What all threads of a process have had so far (Linux `Documentation/scheduler/sched-stats.rst`)."""
+    """Return the time of all threads of a process, ms (Linux `Documentation/scheduler/sched-stats.rst`)."""
     tasks = Path(f"/proc/{process}/task").iterdir()
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e6
 

@@ -1,11 +1,11 @@
-"""One CNI ADD of 60 interfaces, beside what others would take for the same.
+"""One CNI ADD of 60 interfaces, beside two other ways to the same result.
 
-Two others, in turn with it in one run and on the same kind of virtual functions: a script of a few lines with
-pyroute2, the usual library, that makes the same kernel changes and nothing else, every socket open before the
-clock starts; and 60 ADDs of one interface each. IPAM is left out, as is the script's own start.
+They run in turn with it in one run and on the same kind of virtual functions: a script of a few lines with
+pyroute2, the usual library, that only makes the same kernel changes, with every socket open before the clock
+starts; and 60 ADDs of one interface each. IPAM is left out, as is the script's own start.
 
 Budget: 1 ms an interface beyond the script. The ledger's commit is on the disk before the first change, which
-the script does without; what such a write takes here is in the note.
+the script does without; the time of such a write on this machine is in the note.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Script:
         self._vfs = [(pfs[each % len(pfs)], each // len(pfs)) for each in range(COUNT)]
 
     def do(self) -> None:
-        """Rates, moves, up."""
+        """Set rates, move, bring up."""
         for pf, index in self._vfs:
             self._rate(pf, index, MIN_MBPS * BYTES_PER_MBPS, 2 * MIN_MBPS * BYTES_PER_MBPS)
         for number, (pf, index) in enumerate(self._vfs):
@@ -66,7 +66,7 @@ class Script:
             self._inside.link("set", index=self._links[f"{pf}v{index}"], state="up")
 
     def undo(self) -> None:
-        """All of it back."""
+        """Undo all changes."""
         for pf, index in self._vfs:
             name = f"{pf}v{index}"
             self._inside.link("set", index=self._links[name], state="down")

@@ -50,7 +50,7 @@ class Client:
         self._channels: list[grpc.aio.Channel] = []
 
     async def lists(self) -> tuple[float, list[bytes]]:
-        """How long all take, in ms, and what they are."""
+        """Return the time that all lists take, in ms, and the lists."""
         if not self._channels:
             await self._connect()
         began = time.perf_counter()
@@ -77,7 +77,7 @@ def started(world: World) -> Plugin:
 
 
 async def first_lists(plugin: Plugin, world: World) -> list[bytes]:
-    """What the plugin lists."""
+    """Return the lists of the plugin."""
     await plugin.logged("serving", RESOURCES)
     async with AsyncExitStack() as opened:
         client = Client(sockets(world.sockets), opened)
@@ -87,7 +87,7 @@ async def first_lists(plugin: Plugin, world: World) -> list[bytes]:
 
 
 async def compared(*directories: Path) -> list[float]:
-    """The median of each, in ms."""
+    """Return the median of each, in ms."""
     async with AsyncExitStack() as opened:
         clients = [Client(sockets(directory), opened) for directory in directories]
         rounds = [[(await client.lists())[0] for client in clients] for _ in range(ROUNDS)]
@@ -95,13 +95,13 @@ async def compared(*directories: Path) -> list[float]:
 
 
 def sockets(directory: Path) -> list[Path]:
-    """Of all resources."""
+    """Return the sockets of all resources."""
     return sorted(directory.glob("*.sock"))
 
 
 @contextmanager
 def bare_servers(lists: Sequence[bytes]) -> Iterator[Path]:
-    """A directory with their sockets."""
+    """Yield a directory with their sockets."""
     with tempfile.TemporaryDirectory(prefix="bare-") as directory:
         for index, each in enumerate(lists):
             (Path(directory) / f"{index}.list").write_bytes(each)
@@ -137,7 +137,7 @@ def test_lists(record: Record) -> None:
 
 
 class Seen:
-    """What is seen is what it is told."""
+    """A monitor that sees the inventory that the benchmark sets."""
 
     def __init__(self, seen: DeviceInventory) -> None:
         self.seen = seen

@@ -2,8 +2,8 @@
 
 The extender, the nodes and the scheduler's side are three processes joined by real sockets; only the API
 server is left out. Budget: filter of 5,000 names, states cached and request seen before, 5 ms at the
-median in the server. What the scheduler waits for (the way there and back and whatever else the machine
-does) is shown beside the time that the server's process itself ran.
+median in the server. The time that the scheduler waits (with the way there and back and all other work of the
+machine) is shown beside the time that the server's process itself ran.
 
 `alike`: 50 different situations among all nodes; `distinct`: no two nodes are in the same; `changing`: as
 alike, but never content with a report that was sent before.
@@ -65,7 +65,7 @@ ROUNDS = 100
 
 
 def address(index: int) -> str:
-    """Of a node; every address of 127.0.0.0/8 is this host."""
+    """Return a node's address; every address of 127.0.0.0/8 is this host."""
     return f"127.1.{index // 250}.{index % 250 + 1}"
 
 
@@ -135,7 +135,7 @@ class NodeProtocol(asyncio.Protocol):
         self._body = report_of(int(high) * 250 + int(low) - 1, self._kind)
 
     def data_received(self, data: bytes) -> None:
-        """Parse."""
+        """Parse the bytes."""
         self._parser.feed_data(data)
 
     def on_header(self, name: bytes, _value: bytes) -> None:
@@ -144,7 +144,7 @@ class NodeProtocol(asyncio.Protocol):
             self._conditional = True
 
     def on_message_complete(self) -> None:
-        """Answer."""
+        """Answer the request."""
         if self._conditional:
             self._transport.write(b'HTTP/1.1 304 Not Modified\r\netag: "e.1"\r\n\r\n')
         else:
@@ -170,14 +170,14 @@ class Nodes:
         self._count = count
 
     async def follow_pods(self) -> AsyncIterator[Any]:
-        """There are none."""
+        """Follow an empty list."""
         yield Listed(())
         await asyncio.Event().wait()
 
     follow_budgets = follow_pods
 
     async def follow_nodes(self) -> AsyncIterator[Any]:
-        """All are there from the start."""
+        """Follow a list that has all nodes from the start."""
         yield Listed(tuple(NodeView(NodeName(node_name(i)), (address(i),)) for i in range(self._count)))
         await asyncio.Event().wait()
 
@@ -216,7 +216,7 @@ def mirror_process(path: str) -> None:
 
 
 def mirror(connection: socket.socket, *, drop: bool) -> bool:
-    """Answer one request; False when there is none."""
+    """Answer one request; return False after the last."""
     data = connection.recv(256)
     if not data:
         return False
@@ -235,7 +235,7 @@ def mirror(connection: socket.socket, *, drop: bool) -> bool:
 
 @contextmanager
 def child(*arguments: str) -> Iterator[tuple[int, int]]:
-    """A process of this file; its port and its process ID."""
+    """Run a process of this file; yield its port and its process ID."""
     with subprocess.Popen(
         [sys.executable, __file__, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
@@ -260,16 +260,16 @@ class Caller:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._socket.close()
 
     def post(self, path: str, body: bytes) -> bytes:
-        """The answer's body."""
+        """Return the answer's body."""
         head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
         return self._ask(head + body)
 
     def get(self, path: str) -> bytes:
-        """The answer's body."""
+        """Return the answer's body."""
         return self._ask(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
 
     def _ask(self, request: bytes) -> bytes:
@@ -311,7 +311,7 @@ class Cluster:
         self._pid = pid
 
     def body(self, rates: list[int], *, full: bool = False) -> bytes:
-        """What the scheduler sends of a pod that wants interfaces with these reservations, Mb/s."""
+        """Return the scheduler's request for a pod that wants interfaces with these reservations, Mb/s."""
         wanted = json.dumps([{"min_tx_rate": rate} for rate in rates])
         meta = {"name": "p", "namespace": "default", "uid": "u"}
         pod = {"metadata": {**meta, "annotations": {"rdma_interfaces_required": wanted}}, "spec": {}}
@@ -321,18 +321,18 @@ class Cluster:
         return json.dumps(arguments, separators=(",", ":")).encode()  # as Go writes it
 
     def ran_ms(self) -> float:
-        """How long the extender's process has run on a processor, all its threads."""
+        """Return the processor time of the extender's process, all its threads."""
         tasks = Path(f"/proc/{self._pid}/task").iterdir()
         return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e6
 
     def resident_mib(self) -> int:
-        """The extender's resident memory now."""
+        """Return the extender's resident memory now."""
         pages = Path(f"/proc/{self._pid}/statm").read_text().split()[1]
         return int(pages) * resource.getpagesize() // 2**20
 
 
 def node_object(index: int) -> dict[str, Any]:
-    """A node as the API server has it, filled up to the size that real ones have."""
+    """Return a node as the API server has it, filled up to the size of real nodes."""
     node: dict[str, Any] = {
         "metadata": {"name": node_name(index), "labels": {f"label-{i}": "value" for i in range(40)}},
         "spec": {"podCIDR": "10.0.0.0/24"},
@@ -360,7 +360,7 @@ def allow_many_connections() -> None:
 
 @pytest.fixture(scope="module")
 def started() -> Iterator[Callable[[int, str], Cluster]]:
-    """A cluster of that many nodes of that kind; made once."""
+    """A function that returns a cluster of that many nodes of that kind; each is made once."""
     made: dict[tuple[int, str], Cluster] = {}
     with ExitStack() as stack:
 
@@ -380,7 +380,7 @@ def started() -> Iterator[Callable[[int, str], Cluster]]:
 
 
 def rows(*cases: tuple[Any, ...]) -> list[Any]:
-    """Cases of a benchmark, each with its row's name and budget (ms) last."""
+    """Return cases of a benchmark, each with its row's name and budget (ms) last."""
     return [
         pytest.param(*case, marks=pytest.mark.budget(name, budget, "ms")) for *case, name, budget in cases
     ]
@@ -432,7 +432,7 @@ def test_filter_by_names_of_a_request_not_seen_before_that_is_refused(record, st
 
 
 def _ran_ms(started, count: int, requests: list[list[int]]) -> tuple[float, float]:
-    """The extender's run time, with equal nodes and with distinct ones, in turn."""
+    """Return the extender's processor time, with equal nodes and with distinct ones, in turn."""
     clusters = [started(count, kind) for kind in ("alike", "distinct")]
     ran: tuple[list[float], list[float]] = ([], [])
     for rates in requests:
@@ -487,7 +487,7 @@ def test_filter_by_full_nodes(benchmark, started, count: int, request_kind: str)
     ("kind", "answer", "work"), [("small", "mirror", "all fit"), ("refused", "drop", "none fits")]
 )
 def test_filter_by_full_nodes_beside_the_wire(record, started, kind: str, answer: str, work: str) -> None:
-    """In turn with a server that receives the same body, and sends it back where all nodes fit."""
+    """In turn with a server that receives the same body, and sends it back if all nodes fit."""
     cluster = started(5_000, "alike")
     body = cluster.body(REQUESTS[kind], full=True)
     with child("mirror", answer) as (port, _), closing(Caller(port)) as mirror_caller:

@@ -1,8 +1,8 @@
 """Resident memory of the processes that speak HTTP under 1,000 hostile connections, plain and with TLS.
 
-The clients send requests ahead, read nothing, stop in a head or in the handshake, leave, and come again. What
-is wanted is that a process takes little more than before, does not take more the longer it lasts, and that
-its peak is not far from what it has after a rest.
+The clients send requests ahead, never read, stop in a head or in the handshake, leave, and come again. The
+expected result: a process takes little more than before, does not take more the longer it lasts, and its
+peak is not far from its memory after a rest.
 """
 
 from __future__ import annotations

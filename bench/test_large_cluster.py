@@ -63,7 +63,7 @@ class Large(Cluster):
 
 @contextmanager
 def process(*command: str | Path) -> Iterator[subprocess.Popen[str]]:
-    """Until the block ends."""
+    """Run a process until the block ends."""
     with subprocess.Popen(
         [str(part) for part in command],
         stdout=subprocess.PIPE,
@@ -78,13 +78,13 @@ def process(*command: str | Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def free_port() -> int:
-    """That nobody listens on."""
+    """Return a port without a listener."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 
 
 def write_config(directory: Path, api: str) -> tuple[Path, int]:
-    """The extender's files; its configuration, and where it is to listen."""
+    """Write the extender's files; return the path of its configuration, and the port that it listens on."""
     port = free_port()
     (directory / "kubeconfig").write_text(KUBECONFIG.format(port=api))
     (directory / "key").write_bytes(KEY_FILE)
@@ -96,7 +96,7 @@ def write_config(directory: Path, api: str) -> tuple[Path, int]:
 
 
 def wait_ready(port: int) -> None:
-    """Return when `/readyz` is well."""
+    """Wait until `/readyz` is well."""
     while True:
         try:
             with closing(Caller(port)) as caller:
@@ -108,7 +108,7 @@ def wait_ready(port: int) -> None:
 
 
 def lists_s(kubeconfig: Path) -> float:
-    """The processor time that the lists of pods and RdmaNodes take, as values that nobody uses."""
+    """Return the processor time of the lists of pods and RdmaNodes, without using the values."""
     with process(sys.executable, HERE / "lists_program.py", kubeconfig) as running:
         return float(running.stdout.readline())
 
@@ -128,14 +128,14 @@ def extender(api: int, directory: Path, nodes: int) -> Iterator[Large]:
 
 @contextmanager
 def api_server(nodes: int, kind: str, pods: int = PODS) -> Iterator[int]:
-    """Run the API server of a cluster with so many pods a node; its port."""
+    """Run the API server of a cluster with so many pods a node; yield its port."""
     with process(sys.executable, HERE / "large_cluster.py", str(nodes), str(pods), kind) as running:
         yield int(running.stdout.readline())
 
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], tuple[Large, int]]]:
-    """A cluster of that kind, and its API server's port; made once."""
+    """A function that returns a cluster of that kind, and its API server's port; each is made once."""
     made: dict[str, tuple[Large, int]] = {}
     with ExitStack() as stack:
 
@@ -150,7 +150,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], 
 
 
 def test_start_up(record: Record, tmp_path: Path) -> None:
-    """Starts and lists in turn, of an API server of their own: beside a leader an extender does not get ready."""
+    """Start and list in turn, on an API server of their own: beside a leader an extender is never ready."""
     what = f"{NODES:,} nodes, {NODES * PODS:,} pods"
     clock, ran, alone, resident = [], [], [], []
     with api_server(NODES, "alike") as api:
@@ -242,7 +242,7 @@ class Scheduler:
         self.bound = 0
 
     def schedule(self, pods: Iterator[int], sent: int) -> float:
-        """Bind pods for a while; how many a second."""
+        """Bind pods for a while; return how many a second."""
         names = itertools.cycle([[node_name(at + i) for i in range(sent)] for at in range(0, NODES, sent)])
         began, before = time.monotonic(), self.bound
         threads: list[threading.Thread] = []
@@ -263,7 +263,7 @@ class Scheduler:
         return (self.bound - before) / (time.monotonic() - began)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connections."""
         for caller in self._callers:
             caller.close()
 

@@ -35,7 +35,7 @@ SERVER = "http://127.0.0.1:54005"
 
 
 def resident_mib(process: int) -> float:
-    """VmRSS (proc_pid_status(5))."""
+    """Return the VmRSS (proc_pid_status(5))."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) / 1024
 
@@ -65,7 +65,7 @@ def test_agent_memory(node: Node, record: Record) -> None:
 
 
 def sample(node: Node) -> Counters:
-    """What the agent answers to whoever asks for counters."""
+    """Return the agent's answer to a request for counters."""
     with socket.socket(socket.AF_UNIX) as agent:
         agent.settimeout(DEADLINE_S)
         agent.connect(str(node.run_dir / "state.sock"))

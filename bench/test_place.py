@@ -1,4 +1,4 @@
-"""`place`: the usual in microseconds, and what is hard within 10 ms or answered as undecided."""
+"""`place`: usual requests in microseconds, hard ones within 10 ms or answered as undecided."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Instance(NamedTuple):
 
 
 def test_place_family(family: Callable[[random.Random], Instance], record: Callable[..., None]) -> None:
-    """The slowest of the family's instances, each by its median."""
+    """Measure the slowest of the family's instances, each by its median."""
     _measure(family, EVERY_RATE, f"place, {family.__doc__}", record)
 
 
 def test_place_weighted(weighted: Callable[[random.Random], Instance], record: Callable[..., None]) -> None:
-    """The same where minimum rates are weights, as on mlx5."""
+    """Measure the same if minimum rates are weights, as on mlx5."""
     _measure(weighted, WEIGHTS, f"place by weights, {weighted.__doc__}", record)
 
 
@@ -113,7 +113,7 @@ def test_place_needs(benchmark: Callable[..., object]) -> None:
 
 
 def _median_s(work: Callable[[], object]) -> float:
-    """Of the thread's own time: a computation that waits for nothing is not slower because others run."""
+    """Return the median of the thread's own time: other programs do not slow a computation without waits."""
     times = []
     for _ in range(ROUNDS):
         start = thread_time()
@@ -166,13 +166,13 @@ def _cut(rng: random.Random, whole: int, pieces: int) -> list[int]:
 
 
 def _scaled(rng: random.Random, number: int, largest: int, total: int) -> list[int]:
-    """So many random rates that add up to `total` or a little less."""
+    """Return so many random rates that add up to `total` or a little less."""
     drawn = [rng.randrange(largest // 50, largest) for _ in range(number)]
     return [max(1, rate * total // sum(drawn)) for rate in drawn]
 
 
 def _parts(rng: random.Random, number: int, rooms: int) -> list[int]:
-    """How many interfaces each room gets, one at least."""
+    """Return the number of interfaces of each room, one at least."""
     parts = [1] * rooms
     for _ in range(number - rooms):
         parts[rng.randrange(rooms)] += 1
@@ -339,7 +339,7 @@ def _weighted_families() -> Iterator[Callable[[random.Random], Instance]]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One benchmark a family."""
+    """Make one benchmark for each family."""
     if "family" in metafunc.fixturenames:
         families = list(_families())
         metafunc.parametrize("family", families, ids=[family.__doc__ for family in families])

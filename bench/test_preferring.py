@@ -1,4 +1,4 @@
-"""Preferred allocations: the usual in a millisecond, and what is hard within what an admission may wait."""
+"""Preferred allocations: usual ones in a millisecond, hard ones within the time an admission may wait."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from conftest import Record
 
 BUDGET_MS = 300
-"""As long as kubelet's word on the pod's GPUs is waited for."""
+"""The time that the agent waits for kubelet's answer about the pod's GPUs."""
 
 ROUNDS = 15
 GPU = Neighbour(pcie_path=("0000:15:01.0", "0000:16:00.0", "0000:17:02.0"), numa_node=0)
 
 
 def devices(pfs: int, each: int) -> list[DeviceCandidate]:
-    """On two NUMA nodes, every two PFs below one switch."""
+    """Return devices on two NUMA nodes, every two PFs below one switch."""
     return [
         DeviceCandidate(
             id=f"mlx5_{pf * each + number}",
@@ -34,12 +34,12 @@ def devices(pfs: int, each: int) -> list[DeviceCandidate]:
 
 
 def alike(pfs: int) -> list[DeviceCandidate]:
-    """Devices that nothing tells apart but their PFs, so that all sets of these are compared to the last."""
+    """Return devices that differ only in their PFs, so that all sets of these are compared to the last."""
     return [DeviceCandidate(id=f"mlx5_{pf}", place=DevicePlace(f"pf{pf}", 0, ("root",))) for pf in range(pfs)]
 
 
 def took_ms(candidates: Sequence[DeviceCandidate], size: int) -> float:
-    """The median, in the thread's own time."""
+    """Return the median, in the thread's own time."""
     times = []
     for _ in range(ROUNDS):
         began = thread_time()

@@ -1,9 +1,9 @@
-"""What nodes at rest put on a real API server: the agents' own publishers, with their own intervals.
+"""The load of nodes at rest on a real API server: the agents' own publishers, with their own intervals.
 
 Budget for 5,000 nodes: 1 % of a processor of kube-apiserver, and 50 KB/s that etcd writes to its log. So many
 agents as fit on this machine publish `RdmaNode` objects of 2 PFs and 20 allocations, each over connections of
-its own; what they take beyond the API server at rest, in the time of two renewals of each, is scaled.
-Runs where `K8S_RDMA_KUBE_BIN` names a folder with kube-apiserver and etcd (`tests/cluster`).
+its own; their load beyond that of the API server at rest, in the time of two renewals of each, is scaled.
+Runs if `K8S_RDMA_KUBE_BIN` names a folder with kube-apiserver and etcd (`tests/cluster`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ AGENTS, NODES, PODS = 500, 5_000, 20
 RENEW_S = PublishConfig().renew_s
 MEASURED_S = 2 * RENEW_S
 APART_S = RENEW_S / AGENTS
-"""Between the starts of two agents: their renewals are spread over the interval, as in a cluster."""
+"""The time between the starts of two agents: renewals are spread over the interval, as in a cluster."""
 
 REST_S = 60.0
 BUDGET_PERCENT, BUDGET_KB = 1, 50
@@ -52,12 +52,12 @@ _ETCD = re.compile(r"--listen-client-urls=(\S+?)\x00")
 
 @dataclass
 class Unchanged:
-    """`Reports` of a node on which nothing happens."""
+    """`Reports` of a node without changes."""
 
     report: NodeReport
 
     def now(self) -> NodeReport:
-        """The report."""
+        """Return the report."""
         return self.report
 
     async def wait_for_change(self, previous: NodeReport | None) -> NodeReport:
@@ -77,7 +77,7 @@ class Load:
     wal_bytes: float
 
     def per_second(self, since: Load, seconds: float) -> tuple[float, float, float]:
-        """Percent of a processor twice, and bytes."""
+        """Return percent of a processor for both programs, and bytes."""
         return (
             (self.api_server_ms - since.api_server_ms) / seconds / 10,
             (self.etcd_ms - since.etcd_ms) / seconds / 10,
@@ -98,7 +98,7 @@ class Programs:
         self._metrics = f"{found[1]}/metrics"
 
     def load(self) -> Load:
-        """So far."""
+        """Return the load so far."""
         wal = _WAL.search(httpx2.get(self._metrics, trust_env=False).text)
         assert wal is not None
         return Load(processor_ms(self.api_server), processor_ms(self.etcd), float(wal[1]))
@@ -121,7 +121,7 @@ async def publish(index: int, kubeconfig: Path, stack: AsyncExitStack) -> asynci
 
 
 async def make_objects(plane: Real) -> None:
-    """The nodes, the namespace of their Leases, and the kind that they publish."""
+    """Create the nodes, the namespace of their Leases, and the kind that they publish."""
     await plane.add_crd(yaml.safe_load(CRD.read_text()))
     async with plane.client() as http:
         await http.post("/api/v1/namespaces", json={"metadata": {"name": "k8s-rdma"}})
@@ -130,14 +130,14 @@ async def make_objects(plane: Real) -> None:
 
 
 async def heap_mib(plane: Real) -> float:
-    """The API server's heap and stacks, after a garbage collection."""
+    """Return the API server's heap and stacks, after a garbage collection."""
     async with plane.client() as http:
         profile = (await http.get("/debug/pprof/heap", params={"gc": "1", "debug": "1"})).text
     return sum(float(size) for size in _HEAP.findall(profile)) / 2**20
 
 
 async def measured(directory: Path) -> tuple[float, float, float, float]:
-    """Percent of a processor of the API server and of etcd, bytes a second, and MiB, for all nodes."""
+    """Return percent of a processor of the API server and of etcd, bytes a second, and MiB, for all nodes."""
     async with real(directory) as plane, AsyncExitStack() as stack:
         await make_objects(plane)
         programs = Programs(directory)
@@ -170,7 +170,7 @@ async def measured(directory: Path) -> tuple[float, float, float, float]:
 def test_nodes_at_rest(record: Record, tmp_path: Path) -> None:
     if why := obstacle():
         pytest.skip(why)
-    # A process of its own: connections that are being made when the agents end are nobody's to close.
+    # A process of its own, because connections that are being made when the agents end are never closed.
     paths = os.pathsep.join(path for path in sys.path if path)
     command, environment = [sys.executable, __file__, str(tmp_path)], {**os.environ, "PYTHONPATH": paths}
     answer = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True).stdout

@@ -1,8 +1,8 @@
-"""Rates of running pods: what a change takes beyond the kernel's own work, and the decision on it.
+"""Rates of running pods: the time of a change beyond the kernel's own work, and of the decision on it.
 
 An agent's change of 1 and of 60 interfaces on virtual SR-IOV, both of their rates, in turn with its kernel
 steps alone. Beyond these it judges the rates, and writes the ledger before and after, which waits for the
-disk: processor time counts, and what the clock says is in the note.
+disk: processor time counts, and the time by the clock is in the note.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Changed:
         self._kernel = lab.kernel
 
     def placement(self, generation: int) -> Placement:
-        """The rates of this generation."""
+        """Return the rates of this generation."""
         least, most = RATES[generation % 2]
         interfaces = tuple(
             PlacedInterface(pf=vf.pf, min_tx_rate_mbps=least, max_tx_rate_mbps=most) for vf in self._vfs
@@ -83,11 +83,11 @@ class Changed:
         return Placement(node=NodeName("w1"), interfaces=interfaces, generation=generation)
 
     def change(self, generation: int) -> None:
-        """As the agent does."""
+        """Change the rates as the agent does."""
         assert self.node.change_rates(pod().uid, self.placement(generation))
 
     def steps(self, generation: int) -> None:
-        """The kernel's part of that."""
+        """Do the kernel's part of that."""
         for pf in {vf.pf for vf in self._vfs}:
             indexes = [vf.index for vf in self._vfs if vf.pf == pf]
             previous, rates = (

@@ -1,4 +1,4 @@
-"""What the processes of a node take while nothing happens: processor time of each, and memory together.
+"""The cost of a node's processes while the node is idle: processor time of each, and memory together.
 
 Budget: 0.2 % of a processor each, and 150 MiB for agent, server and device plugin (with the DRA driver). The
 agent publishes its node and renews its Lease. Memory is PSS (proc_pid_smaps_rollup(5)): of pages that several
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 VFS = 120
 RDMA_NODES = parse_resource_type("k8s-rdma.io/v1alpha1/rdmanodes/RdmaNode")
 SETTLED_S, REST_S = 15.0, 60.0
-"""Bridges tell of their uplinks once more some 10 s after they were made."""
+"""Bridges report their uplinks once more some 10 s after they were made."""
 
 BUDGET_PERCENT, BUDGET_MIB = 0.2, 150
 PART = {"vfs": VFS // 2, "mbps": 500}
@@ -55,7 +55,7 @@ sys.stdin.read()
 
 
 def libraries_mib() -> float:
-    """The memory of processes that have loaded the libraries of a node's processes, side by side."""
+    """Return the memory of processes that have loaded the libraries of a node's processes, side by side."""
     with ExitStack() as running:
         processes = [
             running.enter_context(
@@ -72,13 +72,13 @@ def libraries_mib() -> float:
 
 
 def shared_mib(process: int) -> float:
-    """The process's part of the memory that it maps."""
+    """Return the process's part of the memory that it maps."""
     lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
 
 
 async def start(node: Node, url: str) -> dict[str, int]:
-    """Start the node's processes; their PIDs."""
+    """Start the node's processes; return their PIDs."""
     directory = node.directory
     kubeconfig = str(write_kubeconfig(directory / "kubeconfig", url))
     node.settings = {
@@ -108,14 +108,14 @@ async def start(node: Node, url: str) -> dict[str, int]:
     }
     socket = directory / "plugins" / DRIVER / "dra-rest.sock"
     async with asyncio.timeout(node.deadline_s):
-        while not socket.exists():  # noqa: ASYNC110 - nobody tells
+        while not socket.exists():  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0.05)
     assert node.agent is not None
     return {"agent": node.agent.pid} | {name: process.pid for name, process in started.items()}
 
 
 async def measured(node: Node) -> tuple[dict[str, float], dict[str, float]]:
-    """Processor time in percent, and memory in MiB, of each process."""
+    """Return processor time in percent, and memory in MiB, of each process."""
     config = ApiConfig(custom_resources=(RDMA_NODES,))
     async with serving_api(config) as api, httpx2.AsyncClient(base_url=api.url, trust_env=False) as http:
         await http.post("/api/v1/nodes", json={"metadata": {"name": "w1"}})

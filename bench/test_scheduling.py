@@ -1,10 +1,10 @@
 """Pods that a real kube-scheduler binds a second: by itself, with an empty extender and with ours, in turn.
 
-kube-apiserver, etcd and kube-scheduler are real, the nodes and what their agents publish are objects. All
+kube-apiserver, etcd and kube-scheduler are real, the nodes and their agents' RdmaNodes are only objects. All
 pods are there when the scheduler starts; counted is from the first one bound to the last. By default
 kube-scheduler sends 50 requests a second, of which a bind without an extender is one; here it has no limit.
-The empty extender (`empty_extender.py`) decides nothing: what it reaches is the limit of any extender.
-Runs where `K8S_RDMA_KUBE_BIN` names a folder with the programs (`tests/cluster`).
+The empty extender (`empty_extender.py`) makes no decisions: its rate is the limit of any extender.
+Runs if `K8S_RDMA_KUBE_BIN` names a folder with the programs (`tests/cluster`).
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ async def for_all(work: Callable[[int], Awaitable[None]], count: int) -> None:
 
 
 async def post(http: httpx2.AsyncClient, path: str, document: dict[str, Any]) -> dict[str, Any]:
-    """Create an object; as it is then."""
+    """Create an object; return it as it was stored."""
     answer = await http.post(path, json=document)
     assert answer.status_code == 201, answer.text
     return answer.json()
 
 
 async def make_nodes(plane: Real, http: httpx2.AsyncClient, nodes: int) -> None:
-    """Create the nodes, what their agents publish, and their Leases."""
+    """Create the nodes, the objects of their agents, and their Leases."""
     await plane.add_crd(yaml.safe_load(CRD.read_text()))
     await post(http, "/api/v1/namespaces", {"metadata": {"name": "k8s-rdma"}})
 
@@ -115,7 +115,7 @@ async def make_pods(http: httpx2.AsyncClient, prefix: str, *, with_interface: bo
 
 @asynccontextmanager
 async def extender(directory: Path, plane: Real) -> AsyncIterator[tuple[Program, str]]:
-    """Run one with all defaults; its process, and its URL."""
+    """Run one with all defaults; yield its process and its URL."""
     port = free_port()
     key, config = directory / "key", directory / "extender.yaml"
     key.write_bytes(KEY_FILE)
@@ -129,7 +129,7 @@ async def extender(directory: Path, plane: Real) -> AsyncIterator[tuple[Program,
 
 @asynccontextmanager
 async def empty_extender(directory: Path, plane: Real) -> AsyncIterator[tuple[Program, str]]:
-    """Run one that decides nothing; its process, and its URL."""
+    """Run one without decisions; yield its process and its URL."""
     port = free_port()
     kubeconfig = write_kubeconfig(directory / "empty.kubeconfig", plane, plane.admin_token)
     command = (sys.executable, EMPTY_EXTENDER, kubeconfig, str(port))
@@ -139,7 +139,7 @@ async def empty_extender(directory: Path, plane: Real) -> AsyncIterator[tuple[Pr
 
 @asynccontextmanager
 async def ready(log: Path, port: int, *command: str | Path) -> AsyncIterator[tuple[Program, str]]:
-    """Run a program until the block ends; its process and URL, once `/readyz` is well."""
+    """Run a program until the block ends; yield its process and URL when `/readyz` is well."""
     async with running(log, *command) as program, httpx2.AsyncClient() as http:
 
         async def is_ready() -> bool:
@@ -153,7 +153,7 @@ async def ready(log: Path, port: int, *command: str | Path) -> AsyncIterator[tup
 
 
 async def bound(http: httpx2.AsyncClient, version: str) -> AsyncIterator[int]:
-    """The number of pods bound since a version, after each few."""
+    """Yield the number of pods bound since a version, after each few."""
     query = {"watch": "true", "resourceVersion": version, "fieldSelector": "spec.nodeName!="}
     async with http.stream("GET", "/api/v1/pods", params=query, headers=AS_METADATA, timeout=120) as answer:
         count, rest = 0, b""
@@ -185,7 +185,7 @@ async def measure(
 
 
 async def measured(directory: Path, nodes: int) -> dict[str, Rate]:
-    """The median of the rounds, each way: of one whose watch begins late, only the last binds are timed."""
+    """Return the median of the rounds, each way: if a watch begins late, only the last binds are timed."""
     rates: dict[str, list[Rate]] = {WITHOUT: [], EMPTY: [], WITH: []}
     async with AsyncExitStack() as stack:
         plane = await stack.enter_async_context(real(directory))

@@ -1,7 +1,7 @@
 """The node's server: `/getpfs` of 2 x 120 VFs that do not change, and a look at 8 x 127 VFs.
 
-Requests for each second that the server's process runs on a processor, for information. Budget: no question
-to the kernel.
+Requests for each second that the server's process runs on a processor, for information. Budget: no request to
+the kernel.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Load:
         self._length = self._first_answer()
 
     def round(self) -> tuple[float, float]:
-        """Requests by second of the server's processor time, and by second."""
+        """Return requests by second of the server's processor time, and by second."""
         ran, began = self._ran_s(), time.perf_counter()
         for _ in range(REQUESTS // CONNECTIONS):
             for client in self._clients:
@@ -83,7 +83,7 @@ class Load:
 
 
 def looks(http: httpx2.Client) -> int:
-    """How often the agent has looked at the hardware."""
+    """Return how often the agent has looked at the hardware."""
     lines = http.get("/metrics").text.splitlines()
     return next(
         int(float(line.split()[-1]))
@@ -93,7 +93,7 @@ def looks(http: httpx2.Client) -> int:
 
 
 def netlink_sockets(pid: int) -> int:
-    """Of a process: without one it cannot ask the kernel anything of its links."""
+    """Return the number of a process's netlink sockets: without one it cannot ask the kernel about links."""
     inodes = {line.split()[9] for line in Path(f"/proc/{pid}/net/netlink").read_text().splitlines()[1:]}
     targets = [str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir()]
     return sum(target.removeprefix("socket:[").removesuffix("]") in inodes for target in targets)
@@ -147,7 +147,7 @@ HELD_VFS, HW_COUNTERS = 1_000, 30
 
 
 def test_metrics(record: Record) -> None:
-    """What a scrape renders where pods hold 1,000 VFs with RDMA devices, and where they are free."""
+    """Render a scrape if pods hold 1,000 VFs with RDMA devices, and if these VFs are free."""
     rdma = {f"counter_{number}": 10**9 + number for number in range(HW_COUNTERS)}
 
     def counters(*, held: bool) -> Counters:

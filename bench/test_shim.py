@@ -1,6 +1,6 @@
 """The CNI executable: from its start to its first byte on the agent's socket (budget: 2 ms).
 
-Beside it stands what an interpreter would take for the same. The clock runs from the spawn, which the runtime
+Beside it stands the time of an interpreter for the same. The clock runs from the spawn, which the runtime
 pays as well, until the byte has been received.
 """
 
@@ -49,7 +49,7 @@ def agent(run_dir: Path) -> Iterator[socket.socket]:
 
 
 def netconf(run_dir: Path, annotations: dict[str, str]) -> bytes:
-    """Behind another plugin, with the result and the annotations of an ordinary pod."""
+    """Return a chained configuration, with the result of another plugin and an ordinary pod's annotations."""
     interfaces = [{"name": name, "mac": "02:00:00:00:00:01"} for name in ("cni0", "veth0", "eth0")]
     prev_result = {"cniVersion": "1.1.0", "interfaces": interfaces, "ips": [{"address": "10.0.0.2/24"}]}
     conf = {"cniVersion": "1.1.0", "name": "net", "type": "k8s-rdma-cni", "runDir": str(run_dir)}
@@ -58,7 +58,7 @@ def netconf(run_dir: Path, annotations: dict[str, str]) -> bytes:
 
 
 def spawner(command: list[str], stdin: Path, stdout: Path) -> Callable[[], int]:
-    """Starts the command as a runtime would; answers its process ID."""
+    """Return a function that starts the command as a runtime would, and returns its process ID."""
     env = {
         "CNI_COMMAND": "ADD",
         "CNI_CONTAINERID": "c0ffee",

@@ -1,8 +1,8 @@
-"""What a slot costs an ADD, and gRPC the agent's memory (budget: 60 MiB, as without).
+"""The time that a slot adds to an ADD, and the agent's memory with gRPC (budget: 60 MiB, as without).
 
-The same pod is attached by an agent that knows of no device plugin, and by one that asks kubelet and writes
+The same pod is attached by an agent without a device plugin, and by one that asks kubelet and writes
 the slot's specification; both in turn, as times vary with all else on the machine. Kubelet is a stand-in in
-Python. Virtual VFs have no RDMA devices, whose nodes would be a dozen small files of sysfs to read.
+Python. Virtual VFs have no RDMA devices: their nodes would be a dozen small files of sysfs to read.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def node() -> Iterator[Node]:
 
 @pytest.fixture
 def settings(node: Node) -> Iterator[dict[str, object]]:
-    """Of an agent on a node with a device plugin; kubelet answers."""
+    """The settings of an agent on a node with a device plugin; kubelet answers."""
     socket, plugin = node.directory / "kubelet.sock", node.directory / "plugin.yaml"
     plugin.write_text(f"podResources: {socket}\nresources: [{{mode: exact}}]\n")
     program = [sys.executable, str(Path(__file__).with_name("kubelet_program.py")), str(socket), "p"]

@@ -1,8 +1,8 @@
-"""What caps kept by software cost: on ADD, and by the look at each of them every ten seconds.
+"""The cost of caps that software enforces: on ADD, and by the check of each of them every ten seconds.
 
-ADD is timed as in `test_cni_add`, with and without caps in turn, in a namespace that stays. The look is what
-`linux.kernel` does for each pod that has such a cap: one socket in its namespace, and what links and queueing
-disciplines are there; in the thread's own time, since it waits for nothing, and by the clock.
+ADD is timed as in `test_cni_add`, with and without caps in turn, in a namespace that stays. The check is that
+of `linux.kernel` for each pod that has such a cap: one socket in its namespace, and lists of its links and
+queueing disciplines; in the thread's own time, because it never waits, and by the clock.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ WAYS: dict[str, dict[str, Any]] = {"uncapped": {}, "capped": {"max_tx_rate": 100
 
 
 def asking(node: Node, count: int, wanted: dict[str, Any]) -> dict[str, Any]:
-    """The configuration of a pod that asks for so many interfaces."""
+    """Return the configuration of a pod that asks for so many interfaces."""
     wish = json.dumps([wanted] * count)
     delivered = {ANNOTATIONS: {"rdma_interfaces_required": wish}}
     return netconf(node, count, None) | {"runtimeConfig": delivered}
@@ -104,7 +104,7 @@ def _capped(path: Path, namespaces: Namespaces, stack: ExitStack) -> NetnsRef:
 
 
 def _look(netns: NetnsRef, namespaces: Namespaces) -> None:
-    """As `SriovKernel.caps`, which would find no VF among links that are no hardware."""
+    """Look as `SriovKernel.caps` does, which would find no VF among links without hardware."""
     assert namespaces.alive(netns)
     with namespaces.existing(netns) as namespace, Rtnl(namespace) as there:
         netdevs_by_device(there, namespace)

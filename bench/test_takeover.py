@@ -1,7 +1,7 @@
 """The first takeover: a standby binds after the leader was killed, in a large cluster.
 
-The floor is the Lease's own time: nobody may take it before it has ended. Measured is what follows: from the
-moment that the standby holds the Lease to `/readyz`.
+The floor is the Lease's own time: it may not be taken before it has ended. The measured time begins after it:
+from the moment that the standby holds the Lease to `/readyz`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Moment:
 
 @dataclass(slots=True)
 class Replica:
-    """An extender whose log is read. moments: of the first event of each name."""
+    """An extender, and the reader of its log. moments: of the first event of each name."""
 
     port: int
     process: subprocess.Popen[str]

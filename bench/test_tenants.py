@@ -1,7 +1,7 @@
-"""One tenant's requests beside another's: what a victim's filter takes while a crowd searches and waits.
+"""One tenant's requests beside another's: the time of a victim's filter while a crowd searches and waits.
 
 The crowd: pods of 840 interfaces, each with 20 names of PFs, on 1,000 nodes of which no two are alike. Some
-fit nowhere and wait while nodes change, and one after the other is filtered. The victim: a pod of a new
+fit on no node and wait while nodes change, and one after the other is filtered. The victim: a pod of a new
 request each time. Both sides of the ratio are measured in one run and one process.
 """
 
@@ -46,7 +46,7 @@ class NoApi:
 
 
 class Tenants:
-    """An extender's parts, 1,000 nodes, and who asks."""
+    """An extender's parts, 1,000 nodes, and the tenants' pods."""
 
     def __init__(self) -> None:
         self.rng = random.Random(1)
@@ -61,7 +61,7 @@ class Tenants:
             self.change(name)
 
     def change(self, name: NodeName) -> None:
-        """Have the node in a situation that no other was ever in."""
+        """Bring the node into a situation that no other node was ever in."""
         at, number = NODES.index(name), next(self.numbers)
         pfs = tuple(
             Pf(name=f"enp{pf}s0", pci=PciAddress(f"0000:{pf:02x}:00.0"), capacity_vfs=128, link_mbps=100_000)
@@ -74,7 +74,7 @@ class Tenants:
         self.requeuer.on_node_change(name, before, after)
 
     def crowd_pod(self) -> PendingPod:
-        """Of 840 interfaces, each on some of 20 PFs, which one in two has."""
+        """Return a pod of 840 interfaces, each on some of 20 PFs, which one in two has."""
         names = [f"enp{at}s0" for at in range(PFS)] + [f"ens{at}f0" for at in range(40)]
         wanted = [
             InterfaceRequest(
@@ -86,13 +86,13 @@ class Tenants:
         return self._pod("crowd", Request(tuple(wanted)))
 
     def victim_pod(self) -> PendingPod:
-        """Of two interfaces."""
+        """Return a pod of two interfaces."""
         return self._pod(
             "victim", Request((InterfaceRequest(min_tx_rate_mbps=5_000 + next(self.numbers)),) * 2)
         )
 
     async def filter(self, pod: PendingPod) -> int:
-        """As filter does; how many nodes were not searched."""
+        """Filter as the extender does; return how many nodes were not searched."""
         await self.verdicts.search(pod, NODES)
         found = self.verdicts.on(pod, NODES)
         return sum(verdict is NOT_SEARCHED for _, verdict in found)
@@ -106,7 +106,7 @@ class Tenants:
             await asyncio.sleep(0)
 
     async def changes(self) -> None:
-        """Nodes change."""
+        """Change nodes."""
         for name in itertools.cycle(NODES):
             await asyncio.sleep(1 / CHANGES_PER_S)
             self.change(name)
@@ -117,7 +117,7 @@ class Tenants:
 
 
 async def measure(tenants: Tenants) -> tuple[list[float], int]:
-    """How long the victim's filters take, s, and how many nodes were not searched in the worst."""
+    """Return the times of the victim's filters, s, and how many nodes were not searched in the worst."""
     took, missed = [], 0
     for _ in range(ROUNDS):
         began = time.perf_counter()
@@ -128,7 +128,7 @@ async def measure(tenants: Tenants) -> tuple[list[float], int]:
 
 
 async def compare() -> tuple[list[float], list[float], int]:
-    """Alone, and beside the crowd."""
+    """Measure alone, and beside the crowd."""
     tenants = Tenants()
     alone, _ = await measure(tenants)
     for _ in range(CROWD):

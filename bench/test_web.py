@@ -1,6 +1,7 @@
 """Pages of `k8s-rdma web` for 5,000 nodes with 8 PFs: the server's time, of its own thread, and their length.
 
-The first page after a poll indexes and sorts what came. The view is decoded beside: that is the poll's.
+The first page after a poll indexes and sorts the received data. The decoding of the view, which is the poll's
+work, is measured beside.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def _scope(path: str, query: str) -> dict[str, Any]:
 
 
 async def _page(app: WebApp, path: str, query: str) -> tuple[float, int]:
-    """Milliseconds of this thread, and bytes."""
+    """Return milliseconds of this thread, and bytes."""
     sent: list[Message] = []
 
     async def send(message: Message) -> None:
@@ -58,7 +59,7 @@ async def _page(app: WebApp, path: str, query: str) -> tuple[float, int]:
 
 
 async def _pages(view: ClusterView) -> tuple[float, float, int]:
-    """The slowest first page after a poll, the slowest other page, and the longest."""
+    """Return the slowest first page after a poll, the slowest other page, and the longest."""
     extender = ExtenderViews(ExtenderEndpoint(), poll_s=60, clock=time.monotonic)
     extender.failure = ""
     nodes = NodeTraffic(None, clock=time.monotonic)

@@ -1,1 +1,1 @@
-"""The documentation as a site: what mkdocs is told beside mkdocs.yml, and pages that are made of the code."""
+"""The documentation as a site: settings of mkdocs beside mkdocs.yml, and pages that are made of the code."""

@@ -1,4 +1,4 @@
-"""What mkdocs calls while it builds the site: paths as in the repository, navigation, generated pages."""
+"""Calls of mkdocs while it builds the site: paths as in the repository, navigation, generated pages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FETCHED = re.compile(
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """The navigation is that of docs/index.md."""
+    """Set the navigation, which is that of docs/index.md."""
     generated = {SECTION: [(page.title, page.path) for page in PAGES]}
     config.extra_css.append(STYLE)
     config.nav = navigation((ROOT / "docs" / "index.md").read_text(), generated)
@@ -36,7 +36,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """The files of the repository under their paths there, generated pages, and those of the theme."""
+    """Return the repository's files under their paths there, generated pages, and files of the theme."""
     of_theme = [file for file in files if file.src_dir != config.docs_dir]
     found = site_files(ROOT)
     ours = [File.generated(config, path, abs_src_path=str(ROOT / path)) for path in found.files]
@@ -50,17 +50,17 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
-    """Links to folders lead to a page."""
+    """Lead links to folders to a page."""
     return with_pages_for_folders(ROOT, page.file.src_uri, markdown)
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
-    """Mark what a phone shows in another way: cells of tables, and text in columns."""
+    """Mark elements that a phone shows in another way: cells of tables, and text in columns."""
     return with_columns_marked(with_column_names(html))
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:  # noqa: ARG001 - mkdocs' names
-    """A page that would have its reader's browser fetch something from elsewhere is told of."""
+    """Report a page that would have its reader's browser fetch a file from another site."""
     if found := _FETCHED.search(output):
         _log.warning("%s: is not whole without a network: %s", page.file.src_uri, found[0])
     return output

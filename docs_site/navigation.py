@@ -12,7 +12,7 @@ _ITEM = re.compile(r"^- \[([^\]]+)\]\(([^)#\s]+)\)", re.MULTILINE)
 
 
 def navigation(index: str, generated: dict[str, list[tuple[str, str]]]) -> Navigation:
-    """What mkdocs calls `nav`, of the text of docs/index.md.
+    """Return the `nav` of mkdocs, of the text of docs/index.md.
 
     generated: by section, titles and paths of pages that are in no index, as they are in no repository.
     """

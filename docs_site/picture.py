@@ -51,7 +51,7 @@ _ON_DARK = {
     _PODS["silver"]: "#58a6ff",
     _PODS["neighbour"]: "#ff7b72",
 }
-"""The colour of each colour if the reader's system is dark."""
+"""The color for each color if the reader's system is dark."""
 
 _STYLE: dict[RcKeyType, Any] = {
     "axes.axisbelow": True,
@@ -71,7 +71,7 @@ _DECIMALS = re.compile(r"-?\d+\.\d{3,}")
 
 
 def draw(recording: dict[str, Any]) -> str:
-    """Draw what `OverTime.document` returns, as SVG for light and dark pages."""
+    """Draw the result of `OverTime.document`, as SVG for light and dark pages."""
     with rc_context(_STYLE):
         figure = Figure(figsize=(_WIDTH / _POINTS_PER_INCH, _HEIGHT / _POINTS_PER_INCH), facecolor=_PAPER)
         axes = figure.add_axes((_LEFT, _BOTTOM, _RIGHT - _LEFT, _TOP - _BOTTOM), facecolor="none")
@@ -86,12 +86,12 @@ def draw(recording: dict[str, Any]) -> str:
 
 
 def title(recording: dict[str, Any]) -> str:
-    """Say what the picture shows."""
+    """Return the picture's title."""
     return f"Three pods on one link of {recording['linkMbps']:,} Mb/s"
 
 
 def provenance(recording: dict[str, Any]) -> tuple[str, ...]:
-    """Say where the recording is from, a line each."""
+    """Return the origin of the recording, a line each."""
     day = date.fromisoformat(recording["date"])
     return (
         f"Measured by make demo-picture, {day.day} {day:%B %Y}: TCP (CUBIC) that arrived.",
@@ -131,7 +131,7 @@ def _draw_pod(axes: Axes, pod: dict[str, Any], end_s: float) -> None:
 
 
 def _draw_names(axes: Axes, pods: list[dict[str, Any]], end_s: float) -> None:
-    """Write each pod's name right of its lines, with what it had in the last seconds and its reservation."""
+    """Write each pod's name right of its lines, with its last seconds' throughput and its reservation."""
     lowest = float("inf")
     for pod in sorted(pods, key=lambda pod: -pod["reserved"][-1][1]):
         reserved = pod["reserved"][-1][1]
@@ -166,7 +166,7 @@ def _as_svg(figure: Figure) -> str:
 
 
 def _dark() -> str:
-    """Write the style sheet that changes every colour for a dark page."""
+    """Write the style sheet that changes every color for a dark page."""
     rules = "".join(
         f'[style*="{kind}: {light}"]{{{kind}:{dark}!important}}'
         for light, dark in _ON_DARK.items()

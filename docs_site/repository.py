@@ -1,4 +1,4 @@
-"""Which files of the repository the site has: docs/, the documents beside it, and what those link to."""
+"""The files of the repository that the site has: docs/, the documents beside it, and their link targets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SiteFiles:
 
 
 def site_files(root: Path) -> SiteFiles:
-    """What the site holds; what is linked and is not there is left to mkdocs to tell."""
+    """Return the files of the site; mkdocs reports links to missing files."""
     pages = sorted(path.relative_to(root).as_posix() for path in (root / "docs").rglob("*.md"))
     waiting = [*FIRST, *pages]
     found: dict[str, None] = {}
@@ -48,19 +48,19 @@ def site_files(root: Path) -> SiteFiles:
 
 
 def link_targets(page: str, text: str) -> list[str]:
-    """What a page links to by relative paths, each from the root."""
+    """Return the targets of a page's relative links, each from the root."""
     targets = _TARGET.findall(_CODE.sub("", text))
     return [posixpath.normpath(posixpath.join(posixpath.dirname(page), target)) for target in targets]
 
 
 def listing(root: Path, folder: str) -> str:
-    """A page for a folder, as a code host shows one."""
+    """Return a page for a folder, as a code host shows one."""
     names = sorted(path.name for path in (root / folder).iterdir() if path.is_file())
     return "\n".join([f"# {folder}", "", *(f"- [{name}]({name})" for name in names), ""])
 
 
 def with_pages_for_folders(root: Path, page: str, text: str) -> str:
-    """A page's text in which links to folders lead to pages for them, as on a code host."""
+    """Return a page's text in which links to folders lead to pages for them, as on a code host."""
 
     def lead(found: re.Match[str]) -> str:
         folder = root / posixpath.join(posixpath.dirname(page), found[1])

@@ -2,7 +2,7 @@
 
 A machine of Debian 12 has them. A later one has those of its own release, and Debian's archive has all
 supported releases under one address, signed by keys that `debian-archive-keyring` brings: the same sources
-with other suites. sources.list(5) tells both forms: stanzas of fields (deb822), and one line a source.
+with other suites. sources.list(5) describes both forms: stanzas of fields (deb822), and one line a source.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class Source:
     stanza: str
 
     def with_suite(self, suite: str) -> Source:
-        """The same archive, for another suite."""
+        """Return the same archive for another suite."""
         stanza = re.sub(r"(?im)^Suites:.*$", f"Suites: {suite}", self.stanza)
         return Source(suites=(suite,), stanza=stanza)
 
 
 def debian_sources(etc: Path = Path("/etc/apt")) -> str:
-    """Stanzas for a private sources file; CannotRun if the machine has none of Debian."""
+    """Return stanzas for a private sources file; raise CannotRun if the machine has no source of Debian."""
     found = _all(etc)
     ours = [source for source in found if source.suites and all(map(_SUITES.match, source.suites))]
     ours = ours or list(_of_later_debian(found))

@@ -1,4 +1,4 @@
-"""One boot of a guest: QEMU from power on to power off, and what this process is connected to it by."""
+"""One boot of a guest: QEMU from power on to power off, and the connections of this process to it."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class Boot:
         self._serving.start()
 
     def cable(self, pf: str, *, plugged: bool) -> None:
-        """LabError if there is no such PF."""
+        """Plug or pull a cable; raise LabError if there is no such PF."""
         if pf not in PFS:
             raise LabError(f"no PF {pf!r} has a cable: {', '.join(PFS)}")
         self.monitor.execute("set_link", name=pf, up=plugged)
 
     def await_end(self, timeout_s: float) -> bool:
-        """Whether the guest switched itself off in time."""
+        """Report whether the guest switched itself off in time."""
         try:
             self._qemu.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -56,7 +56,7 @@ class Boot:
         return True
 
     def aborted(self) -> bool:
-        """Whether QEMU ended by an assertion of its own."""
+        """Report whether QEMU ended by an assertion of its own."""
         return self.await_end(REAPED_WITHIN_S) and self._qemu.returncode == -signal.SIGABRT
 
     def close(self) -> None:
@@ -70,7 +70,7 @@ class Boot:
         self.terminal.close()
 
     def _serve_cables(self) -> None:
-        """Tests inside the guest pull cables too, by `lab-cable`."""
+        """Serve tests inside the guest, which pull cables too, by `lab-cable`."""
         with self._cables.makefile("rb") as lines:
             try:
                 for line in lines:
@@ -88,7 +88,7 @@ class Boot:
 
 
 def _started(image: Image, command: list[str], hosting: Hosting, wiring: Wiring) -> subprocess.Popen[bytes]:
-    """QEMU, which the kernel kills when this process ends, however it does."""
+    """Start QEMU, which the kernel kills when this process ends, for any reason."""
     environ = os.environ | {"QEMU_MODULE_DIR": f"{image.qemu}/usr/lib/x86_64-linux-gnu/qemu"}
     with hosting.console.open("ab") as console:
         return subprocess.Popen(

@@ -1,7 +1,7 @@
-"""What the lab makes, kept under names derived from what it was made from.
+"""The products of the lab, kept under names derived from their inputs.
 
-Nothing is made twice, nothing stale is used. Making is atomic, and of several that want the same one makes it
-while the others wait.
+No product is made twice, and no stale one is used. Making is atomic. If several processes want the same
+product, one makes it while the others wait.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 KEPT = 3
-"""Of each product: other branches and runs that have just begun use former ones."""
+"""Kept versions of each product: other branches and runs that have just begun use former ones."""
 YOUNG_S = 3600.0
 
 
@@ -33,9 +33,9 @@ class Cache:
         self.root = root.resolve()
 
     def product(self, name: str, *inputs: object, make: Callable[[Path], None]) -> Path:
-        """The folder of a product. inputs: texts, and files or folders whose content counts.
+        """Return the folder of a product. inputs: texts, and files or folders by their content.
 
-        make: fills the folder that it is given; an error of it leaves nothing behind.
+        make: fills the folder that it is given; an error of it leaves no folder behind.
         """
         path = self.root / f"{name}-{digest(inputs)}"
         if not path.exists():
@@ -69,7 +69,7 @@ class Cache:
 
 
 def digest(inputs: tuple[object, ...]) -> str:
-    """12 hexadecimal digits of what something is made from; of a path its content, and the names below it."""
+    """Return 12 hexadecimal digits of inputs; of a path its content, and the names below it."""
     hashed = hashlib.sha256()
     for each in inputs:
         for part in _parts(each):

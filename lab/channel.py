@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Channel:
-    """Over a connected socket, which it closes. Any thread may use it; one of its own hears the reports."""
+    """Uses a connected socket, which it closes. Any thread may use it; one of its own hears the reports."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -26,19 +26,19 @@ class Channel:
         self._thread.start()
 
     def await_ready(self, timeout_s: float) -> float | None:
-        """The guest's uptime in seconds when its agent began; None if it did not in time, or died."""
+        """Return the guest's uptime in seconds when its agent began; None if it was late, or died."""
         with self._heard:
             self._heard.wait_for(lambda: self._ready is not None or self._ended, timeout_s)
             return self._ready
 
     def number(self) -> int:
-        """For a command, which no other one of this boot has."""
+        """Return a number for a command, which no other command of this boot has."""
         with self._heard:
             self._last += 1
             return self._last
 
     def send(self, **request: Any) -> None:
-        """MachineDied if nobody is there."""
+        """Send a request; raise MachineDied if the guest has ended."""
         with self._heard:
             try:
                 self._connection.sendall(json.dumps(request).encode() + b"\n")
@@ -46,7 +46,7 @@ class Channel:
                 raise MachineDied(f"the guest's channel: {error}") from error
 
     def await_status(self, number: int, timeout_s: float | None) -> int | None:
-        """Of an ended command, negative for a signal; None if it runs on. MachineDied with the guest."""
+        """Return a command's status, negative for a signal; None if it runs. MachineDied with the guest."""
         with self._heard:
             self._heard.wait_for(lambda: number in self._statuses or self._ended, timeout_s)
             if number not in self._statuses and self._ended:
@@ -54,7 +54,7 @@ class Channel:
             return self._statuses.get(number)
 
     def close(self) -> None:
-        """After QEMU ended: the thread ends as well."""
+        """Close it after QEMU ended: the thread ends as well."""
         self._thread.join()
         self._connection.close()
 

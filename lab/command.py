@@ -1,4 +1,4 @@
-"""A command in a guest: what it is given, where what it says goes, how it ends."""
+"""A command in a guest: its input, its output, its end."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ class Background:
         self._number = number
         self._argv = argv
         self.log = log
-        """On the host; growing while it runs."""
+        """The log on the host, which grows while the command runs."""
 
     def output(self) -> str:
-        """What it has said until now, both streams."""
+        """Return the output until now, both streams."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def running(self, *, within_s: float = 0) -> bool:
-        """Whether it has not ended; if it has not, it is waited for so long."""
+        """Report whether it has not ended; if it has not, wait for it so long."""
         return self._channel.await_status(self._number, within_s) is None
 
     def wait(self, timeout_s: float | None = None) -> int:
-        """Its status when it has ended; CommandTimedOut, and it goes on, if it does not in time."""
+        """Return its status when it has ended; if it does not in time, raise CommandTimedOut: it goes on."""
         status = self._channel.await_status(self._number, timeout_s)
         if status is None:
             raise CommandTimedOut(
@@ -56,24 +56,24 @@ class Background:
         return status
 
     def signal(self, number: int) -> None:
-        """To its whole process group; nothing if it has ended."""
+        """Send a signal to its whole process group, unless it has ended."""
         self._channel.send(id=self._number, signal=number)
 
     def stop(self, timeout_s: float = TERMINATED_WITHIN_S) -> int:
-        """Ask it to end (SIGTERM), kill it if it does not in time; its status."""
+        """Ask it to end (SIGTERM), kill it if it does not in time; return its status."""
         self.signal(signal.SIGTERM)
         if (status := self._channel.await_status(self._number, timeout_s)) is not None:
             return status
         return self.kill()
 
     def kill(self) -> int:
-        """SIGKILL to its whole process group; its status."""
+        """Send SIGKILL to its whole process group; return its status."""
         self.signal(signal.SIGKILL)
         return self.wait(KILLED_WITHIN_S)
 
 
 def ended(argv: tuple[str, ...], completed: Completed, *, check: bool) -> Completed:
-    """The same; CommandFailed, with what it said, if it is to be checked and failed."""
+    """Return the same; raise CommandFailed with its output if it is to be checked and failed."""
     if check and completed.returncode != 0:
         said = "".join(filter(None, (completed.stdout, completed.stderr)))
         raise CommandFailed(f"{shlex.join(argv)}: status {completed.returncode}\n{said}")
@@ -83,5 +83,5 @@ def ended(argv: tuple[str, ...], completed: Completed, *, check: bool) -> Comple
 def request(
     number: int, argv: tuple[str, ...], env: Mapping[str, str] | None, cwd: str, *, tty: bool = False
 ) -> dict[str, object]:
-    """As the agent wants it, without the streams. tty: its stdin is a terminal, which it gets for its own."""
+    """Return a request for the agent, without the streams. tty: stdin is a terminal, which it controls."""
     return {"id": number, "argv": list(argv), "env": dict(env or {}), "cwd": cwd, "tty": tty}

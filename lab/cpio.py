@@ -1,7 +1,7 @@
 """Archives that the kernel unpacks into its first root: cpio, format "newc".
 
-Linux' Documentation/driver-api/early-userspace/buffer-format.rst tells the format, and that archives may
-follow each other in one file.
+Linux' Documentation/driver-api/early-userspace/buffer-format.rst describes the format, and says that archives
+may follow each other in one file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NODES = {"dev/console": (0o600, 5, 1), "dev/null": (0o666, 1, 3)}
 
 
 def write_archive(tree: Path, archive: Path, *, nodes: bool = False) -> None:
-    """The whole tree, everything root's; with NODES if told so."""
+    """Write the whole tree, all of it owned by root. nodes: with NODES."""
     with archive.open("wb") as file:
         writing = _Writing(file)
         for path in _below(tree):
@@ -53,7 +53,7 @@ class _Writing:
 
 
 def _below(tree: Path) -> list[Path]:
-    """Every folder before what it holds."""
+    """Return every folder before its content."""
     found = []
     for folder, folders, files in os.walk(tree):
         folders.sort()

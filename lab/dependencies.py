@@ -17,16 +17,16 @@ FOR_TESTS = (
     "h2", "hpack", "hyperframe", "hypothesis", "iniconfig", "packaging", "pluggy", "pygments", "pyroute2",
     "pytest", "pytest-randomly", "pytest-timeout", "sortedcontainers",
 )  # fmt: skip
-"""What tests import, and what that imports in turn; requirements/dev.txt pins them."""
+"""The imports of tests, and their own imports; requirements/dev.txt pins them."""
 PLATFORMS = (
     "manylinux_2_36", "manylinux_2_28", "manylinux_2_17", "manylinux2014", "manylinux_2_12", "manylinux2010",
     "manylinux_2_5", "manylinux1",
 )  # fmt: skip
-"""What Debian 12 runs: the machine that builds the guest may be another one."""
+"""The platforms of Debian 12: the machine that builds the guest may be another one."""
 
 
 def dependencies(cache: Cache, guest: Path) -> Path:
-    """In /opt/site, which Python in the guest looks into by itself."""
+    """Install them into /opt/site, which Python in the guest looks into by itself."""
     runtime = REPOSITORY / "requirements/runtime.txt"
     pins = runtime.read_text() + picked(REPOSITORY / "requirements/dev.txt", FOR_TESTS)
 
@@ -49,7 +49,7 @@ def dependencies(cache: Cache, guest: Path) -> Path:
 
 
 def picked(lock: Path, names: tuple[str, ...]) -> str:
-    """The pins of these names, with their hashes; LabError if one is not pinned."""
+    """Return the pins of these names, with their hashes; raise LabError if one is not pinned."""
     blocks = {
         match[1]: match[0] for match in re.finditer(r"(?m)^([a-z0-9-]+)==(?:.*\\\n)*.*\n", lock.read_text())
     }

@@ -1,4 +1,4 @@
-"""What goes wrong in the lab."""
+"""Failures of the lab."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class MachineDied(LabError):  # noqa: N818 - an event, as its name says
 
 
 class CommandFailed(LabError):  # noqa: N818 - an event, as its name says
-    """A command in a guest ended with another status than 0; the message has what it said."""
+    """A command in a guest ended with another status than 0; the message has its output."""
 
 
 class CommandTimedOut(LabError):  # noqa: N818 - an event, as its name says
-    """A command in a guest was killed when its time was over; the message has what it had said."""
+    """A command in a guest was killed when its time was over; the message has its output so far."""

@@ -11,7 +11,7 @@ _TRIPLET = "x86_64-linux-gnu"
 
 
 def command(tree: Path, program: str, *arguments: str, name: str | None = None) -> list[str]:
-    """The command line. program: its path inside the tree; name: what it sees as its own."""
+    """Return the command line. program: its path inside the tree; name: the name that it sees as its own."""
     libraries = f"{tree}/lib/{_TRIPLET}:{tree}/usr/lib/{_TRIPLET}"
     loader = f"{tree}/lib/{_TRIPLET}/ld-linux-x86-64.so.2"
     named = ["--argv0", name] if name else []

@@ -1,4 +1,4 @@
-"""All that a guest boots from, made where the cache does not have it."""
+"""The files that a guest boots from, made if the cache does not have them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Image:
 
 
 def build(cache: Cache) -> Image:
-    """What there is, and what must be made."""
+    """Return the image; make the missing parts."""
     debs = packages(cache)
     root = guest(cache, debs, modules(cache, debs))
     upper = (dependencies(cache, root), furniture(cache), project(cache, root))
@@ -41,7 +41,7 @@ def build(cache: Cache) -> Image:
 
 
 def _join(archives: list[Path], into: Path) -> None:
-    """The kernel unpacks one after the other."""
+    """Join archives into one file: the kernel unpacks one after the other."""
     with into.open("wb") as file:
         for archive in archives:
             with archive.open("rb") as part:

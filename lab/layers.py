@@ -1,4 +1,4 @@
-"""What the layers over the guest's root have in common: where they come from, how Python's are made."""
+"""The common parts of the layers over the guest's root: their sources, and how Python's are made."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from lab.tree import compile_python
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SITE = "opt/site"
-"""Where the guest has Python's packages."""
+"""The place of Python's packages in the guest."""
 ARCHIVE = "layer.cpio"
 
 
 def close(tree: Path, guest: Path | None = None) -> None:
-    """Make the tree the archive beside it. guest: whose Python makes byte code, if there is any."""
+    """Make the tree the archive beside it. guest: its Python makes byte code, if there is any."""
     if guest is not None:
         compile_python(tree, f"/{SITE}", python=guest / "root")
     write_archive(tree, tree.parent / ARCHIVE)
@@ -33,7 +33,7 @@ def place(program: Path, target: Path) -> None:
 
 
 def pip(*arguments: str) -> None:
-    """LabError with what it said if it fails."""
+    """Run pip; raise LabError with its output if it fails."""
     command = [
         sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet", *arguments,
     ]  # fmt: skip

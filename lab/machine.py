@@ -1,4 +1,4 @@
-"""Machines: guests that run, which commands are given to, whose cables are pulled and whose power is cut."""
+"""Machines: running guests, with commands, cables and power."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Background", "Completed", "Machine", "Shape", "start", "start_fabric"]
 
 BOOTED_WITHIN_S = 300.0
-"""An emulated machine among many needs a minute, and one whose processors others use much more."""
+"""An emulated machine among many needs a minute, and much more if others use its processors."""
 BOOTS = 3
 """QEMU 10.0.2 sometimes fails by an assertion of its own (`iotlb_to_section`) while a guest boots."""
 POWERED_OFF_WITHIN_S = 120.0
@@ -44,7 +44,7 @@ class Machine:
         self.shape = shape
         self.shared = hosting.shared
         self.uptime_s = 0.0
-        """Of the guest, when it took its first command."""
+        """The uptime of the guest when it took its first command."""
         self._image = image
         self._hosting = hosting
         self._fabric = fabric
@@ -63,8 +63,8 @@ class Machine:
     ) -> Completed:
         """Run a command as root, to its end; other ones may run at the same time.
 
-        CommandFailed with what it said if it fails and is checked; CommandTimedOut when its time is over:
-        then its process group is killed. MachineDied with the guest.
+        Raises CommandFailed with its output if it fails and is checked; CommandTimedOut if its time is over:
+        then its process group is killed. MachineDied if the guest ends.
         """
         channel = self._boot.channel
         number = channel.number()
@@ -92,7 +92,7 @@ class Machine:
     def start(
         self, *argv: str, name: str, env: Mapping[str, str] | None = None, cwd: str = "/lab"
     ) -> Background:
-        """Start a command as root, which goes on; what it says is appended to `shared/NAME.log`."""
+        """Start a command as root, which goes on; its output is appended to `shared/NAME.log`."""
         channel = self._boot.channel
         number = channel.number()
         log = self.shared / f"{name}.log"
@@ -109,12 +109,12 @@ class Machine:
         return Background(channel, number, argv, self.shared / "terminal.log")
 
     def write(self, path: str, text: str, *, mode: int = 0o644) -> None:
-        """A file of the guest, and the folders that it is in."""
+        """Write a file of the guest, and make its folders."""
         script = 'mkdir -p "$(dirname "$1")" && cat >"$1" && chmod "$2" "$1"'
         self.run("bash", "-c", script, "write", path, f"{mode:o}", input=text)
 
     def read(self, path: str) -> str:
-        """A file of the guest."""
+        """Return a file of the guest."""
         return self.run("cat", path).stdout
 
     # Cables and power
@@ -150,7 +150,7 @@ class Machine:
         self._on = Boot(self._image, self.shape, self._hosting, self._fabric)
 
     def await_boot(self) -> None:
-        """MachineDied with the console if it does not come up."""
+        """Wait until it is up; raise MachineDied with the console if it does not come up."""
         uptime_s = self._boot.channel.await_ready(BOOTED_WITHIN_S)
         for _ in range(BOOTS - 1):
             if uptime_s is not None or not self._boot.aborted():
@@ -170,13 +170,13 @@ class Machine:
             self._on = None
 
     def console(self) -> str:
-        """The last lines of it."""
+        """Return the last lines of the console."""
         lines = self._hosting.console.read_text(errors="replace").splitlines()
         return "\n".join(f"  console| {line}" for line in lines[-CONSOLE_LINES:])
 
     @property
     def terminal(self) -> socket.socket:
-        """Connected with the guest's hvc0, on which a shell may run."""
+        """Return a socket that is connected with the guest's hvc0, on which a shell may run."""
         return self._boot.terminal
 
     @property
@@ -195,7 +195,7 @@ class Machine:
 
 @contextmanager
 def start(shape: Shape, *, cache: Cache, shared: Path, name: str = "node") -> Iterator[Machine]:
-    """One machine, booted; ended with the block. shared: an existing folder."""
+    """Boot one machine, which ends with the block. shared: an existing folder."""
     with _machine(build(cache), shape, _hosting(shape, shared, name, 0)) as machine:
         machine.boot()
         yield machine
@@ -203,7 +203,7 @@ def start(shape: Shape, *, cache: Cache, shared: Path, name: str = "node") -> It
 
 @contextmanager
 def start_fabric(shape: Shape, *, cache: Cache, shared: Path) -> Iterator[tuple[Machine, Machine]]:
-    """Two machines whose PFs share an Ethernet; `shared` gets a folder for each, a and b."""
+    """Boot two machines with PFs on one Ethernet; `shared` gets a folder for each, a and b."""
     image = build(cache)
     with ExitStack() as stack:
         ends = [stack.enter_context(end) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)]
@@ -258,7 +258,7 @@ def _taken(file: Path) -> str:
 
 
 def _drain(fabric: socket.socket) -> None:
-    """Frames that were sent to a machine without power are lost."""
+    """Drop the frames that were sent to a machine without power."""
     fabric.setblocking(False)
     try:
         while True:

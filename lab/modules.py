@@ -21,11 +21,11 @@ MODULES = {
 """Folder of the kernel's sources, and the setting that makes a module of it. Debian leaves netdevsim out."""
 PATCHES = Path(__file__).parent / "soft_roce"
 COMPILER = "gcc-12"
-"""What Debian's kernel was compiled with; its headers ask for it."""
+"""The compiler of Debian's kernel, which its headers need."""
 
 
 def modules(cache: Cache, debs: Path) -> Path:
-    """A folder of `*.ko`."""
+    """Return a folder of `*.ko`."""
 
     def make(product: Path) -> None:
         work = product / "work"
@@ -53,7 +53,7 @@ def _headers(debs: Path, work: Path) -> Path:
 
 
 def _sources(debs: Path, work: Path) -> Path:
-    """The modules' folders alone, side by side, out of the kernel's sources."""
+    """Unpack the modules' folders alone, side by side, out of the kernel's sources."""
     root = f"linux-source-{source_version(kernel_version(debs))}"
     unpacked = work / "sources"
     unpacked.mkdir()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Monitor:
-    """Over a connected socket, which it closes. Any thread may use it."""
+    """Uses a connected socket, which it closes. Any thread may use it."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -22,7 +22,7 @@ class Monitor:
         self._greeted = False
 
     def execute(self, command: str, **arguments: object) -> Any:
-        """What the command returns; LabError if QEMU refuses it."""
+        """Return the command's result; raise LabError if QEMU refuses it."""
         with self._lock:
             if not self._greeted:
                 self._answer()
@@ -31,7 +31,7 @@ class Monitor:
             return self._ask(command, arguments)
 
     def close(self) -> None:
-        """No more commands."""
+        """Close the socket: no more commands."""
         self._file.close()
         self._connection.close()
 

@@ -1,4 +1,4 @@
-"""What a machine must have to build and run guests."""
+"""Requirements of a machine that builds and runs guests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MACHINE = "x86_64"
 
 
 def refuse_unless_able(cache: Path) -> None:
-    """CannotRun, in one sentence; asks for Debian's packages only while the cache has none."""
+    """Raise CannotRun with one sentence; apt is only asked for packages while the cache is empty."""
     if platform.machine() != MACHINE:
         raise CannotRun(
             f"guests are made of Debian's packages for amd64, and this machine is {platform.machine()}"

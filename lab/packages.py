@@ -44,7 +44,7 @@ Debug::NoLocking "true";
 
 
 class Apt:
-    """apt with a state of its own in a folder, as if nothing were installed."""
+    """apt with a state of its own in a folder, as if no package were installed."""
 
     def __init__(self, folder: Path, sources: str) -> None:
         for name in ("lists/partial", "cache/archives/partial", "sources.d", "state"):
@@ -67,7 +67,7 @@ class Apt:
         self._run("apt-get", "download", "-qq", *packages, cwd=into)
 
     def kernel(self) -> str:
-        """The version of the release's kernel, as `uname -r` will tell it."""
+        """Return the version of the release's kernel, as `uname -r` will show it."""
         depends = self._run("apt-cache", "depends", KERNEL)
         match = re.search(r"Depends: linux-image-(\S+-amd64)$", depends, re.MULTILINE)
         if match is None:
@@ -87,13 +87,13 @@ class Apt:
 
 
 def _complaint(said: str) -> str:
-    """The first error: what follows is of that, and the last one only that there were some."""
+    """Return the first error: the next ones follow from it, and the last only says that there were errors."""
     lines = said.strip().splitlines()
     return next((line for line in lines if line.startswith("E: ")), "".join(lines[-1:]))
 
 
 def packages(cache: Cache) -> Path:
-    """Folders `host`, `guest`, `kernel` and `build` of archives, and the file `kernel-version`."""
+    """Download the folders `host`, `guest`, `kernel` and `build`, and write the file `kernel-version`."""
     sources = debian_sources()
 
     def make(product: Path) -> None:
@@ -110,17 +110,17 @@ def packages(cache: Cache) -> Path:
 
 
 def kernel_version(debs: Path) -> str:
-    """What `uname -r` says in a guest of these packages."""
+    """Return the output of `uname -r` in a guest of these packages."""
     return (debs / "kernel-version").read_text()
 
 
 def source_version(kernel: str) -> str:
-    """Of its package of sources: 6.1 for 6.1.0-40-amd64."""
+    """Return the version of its package of sources: 6.1 for 6.1.0-40-amd64."""
     return kernel.partition(".0-")[0]
 
 
 def _build_set(kernel: str) -> tuple[str, ...]:
-    """What modules are built with, out of tree."""
+    """Return the packages that modules are built with, out of tree."""
     source = source_version(kernel)
     common = kernel.removesuffix("-amd64") + "-common"
     return (
@@ -133,12 +133,12 @@ def _build_set(kernel: str) -> tuple[str, ...]:
 
 
 def archives(debs: Path, folder: str) -> list[str]:
-    """Names of a folder's archives, which have their versions."""
+    """Return the names of a folder's archives, which have their versions."""
     return sorted(path.name for path in (debs / folder).glob("*.deb"))
 
 
 def unpack(folder: Path, into: Path) -> None:
-    """All archives of a folder into one tree."""
+    """Unpack all archives of a folder into one tree."""
     into.mkdir(parents=True, exist_ok=True)
     for archive in sorted(folder.glob("*.deb")):
         subprocess.run(("dpkg-deb", "--extract", archive, into), check=True)

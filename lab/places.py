@@ -1,4 +1,4 @@
-"""Where things of the project are on a guest that is a node, and how a runtime calls its CNI executable."""
+"""Paths of the project on a guest that is a node, and how a runtime calls its CNI executable."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ RUN = "/run/k8s-rdma"
 MARKERS = f"{RUN}/attachments"
 PLUGIN = "/opt/cni/bin/k8s-rdma-cni"
 CNI_PATH = "/opt/cni/bin:/usr/lib/cni"
-"""Where plugins are, Debian's among them."""
+"""The folder of plugins, with Debian's."""
 SERVER = "http://127.0.0.1:54005"
 ANNOTATIONS = "io.kubernetes.cri.pod-annotations"
 """The runtime's capability by which pods' annotations come."""
 ANNOTATION = "rdma_interfaces_required"
-"""What a pod asks for."""
+"""The annotation with a pod's interfaces."""
 
 
 def cni_network(
     *, version: str, subnet: dict[str, str], leases: str, asked: str | None = None
 ) -> dict[str, object]:
-    """Our plugin alone, as a runtime completes its configuration for a pod; None for no pod.
+    """Return the configuration of our plugin alone, as a runtime completes it for a pod.
 
-    subnet: of host-local's, which keeps its leases in that directory. asked: the text of `ANNOTATION`.
+    subnet: of host-local's, which keeps its leases in that directory. asked: the text of `ANNOTATION`; unset
+    without a pod.
     """
     ipam = {"type": "host-local", "ranges": [[subnet]], "dataDir": leases}
     network: dict[str, object] = {"cniVersion": version, "name": "rdma", "type": "k8s-rdma-cni", "ipam": ipam}
@@ -29,7 +30,7 @@ def cni_network(
 
 
 def cni_environment(command: str, pod: str, container: str, netns: str) -> dict[str, str]:
-    """What a runtime tells a plugin of a pod's sandbox (CNI specification, section 2).
+    """Return a runtime's variables for a plugin about a pod's sandbox (CNI specification, section 2).
 
     netns: the namespace's name, as `ip netns` has it.
     """

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from lab.cache import Cache
 
 PRODUCT = ("src", "cni", "examples/pods", "hatch_build.py", "pyproject.toml", "README.md", "LICENSE")
-"""What the wheel is made of."""
+"""The sources of the wheel."""
 COMMAND = """\
 #!/usr/bin/python3.11
 import sys
@@ -23,7 +23,7 @@ sys.exit(main())
 
 
 def project(cache: Cache, guest: Path) -> Path:
-    """Made of the checkout as it stands."""
+    """Make the layer of the checkout as it stands."""
 
     def make(product: Path) -> None:
         tree = product / "root"

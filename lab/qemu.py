@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lab.shape import Shape
 
 ACCELERATOR = "K8S_RDMA_LAB_ACCEL"
-"""Variable: `kvm` where one's machine has it. Otherwise guests are emulated, everywhere alike: a machine may
+"""Variable: `kvm` if the machine has it. Otherwise guests are emulated, on all machines alike: a machine may
 have the device of KVM and no processor that serves it."""
 KERNEL = (
     "console=ttyS0 panic=-1 quiet loglevel=4 no_timer_check nokaslr mitigations=off tsc=reliable "
@@ -24,7 +24,7 @@ KERNEL = (
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """Descriptors of sockets of which QEMU has one end. fabric: joins machines; None for one of its own."""
+    """Descriptors of sockets of which QEMU has one end. fabric: joins machines; unset for a single one."""
 
     channel: int
     monitor: int
@@ -33,16 +33,16 @@ class Wiring:
     fabric: int | None = None
 
     def descriptors(self) -> tuple[int, ...]:
-        """All of them."""
+        """Return all of them."""
         joined = () if self.fabric is None else (self.fabric,)
         return (self.channel, self.monitor, self.cable, self.terminal, *joined)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hosting:
-    """What this machine gives a guest: folders (source read-only), files of console and disk, its counter.
+    """A guest's resources on this machine: folders (source read-only), files of console and disk, counter.
 
-    name and number tell it from others of its fabric.
+    name and number distinguish it from others of its fabric.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Hosting:
 
 
 def command_line(image: Image, shape: Shape, hosting: Hosting, wiring: Wiring) -> list[str]:
-    """Ends when it is told to, or when the guest's kernel panics or powers off."""
+    """Return QEMU's command line; QEMU ends on request, or when the guest's kernel panics or powers off."""
     usr = f"{image.qemu}/usr"
     firmware = ["-L", f"{usr}/share/qemu", "-L", f"{usr}/share/seabios", "-L", f"{usr}/lib/ipxe/qemu"]
     return foreign.command(
@@ -70,7 +70,7 @@ def command_line(image: Image, shape: Shape, hosting: Hosting, wiring: Wiring) -
 
 
 def accelerator() -> str:
-    """The one that guests get: `tcg` or `kvm`."""
+    """Return the accelerator of guests: `tcg` or `kvm`."""
     return os.environ.get(ACCELERATOR, "tcg")
 
 
@@ -136,7 +136,7 @@ def _memory(shape: Shape) -> list[str]:
 
 
 def _network(shape: Shape, hosting: Hosting, wiring: Wiring) -> list[str]:
-    """Two PFs on one switch, which the fabric joins with another machine's."""
+    """Return two PFs on one switch, which the fabric joins with another machine's."""
     found = []
     for pf in (0, 1):
         bus = f"pxb{pf}" if shape.numa else "pcie.0"

@@ -1,4 +1,4 @@
-"""Progress: one line a step, with what it cost."""
+"""Progress: one line a step, with its time."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def say(text: str) -> None:
-    """One line on stderr."""
+    """Write one line on stderr."""
     print(f"lab: {text}", file=sys.stderr, flush=True)
 
 
 @contextmanager
 def step(what: str) -> Iterator[list[str]]:
-    """Say what begins, and when it ends how long it took and what was noted meanwhile."""
+    """Name a step as it begins, and as it ends show its time and the notes on it."""
     say(f"{what} ...")
     notes: list[str] = []
     began = time.monotonic()
@@ -28,6 +28,6 @@ def step(what: str) -> Iterator[list[str]]:
 
 
 def size_of(path: Path) -> str:
-    """MiB of a file, or of all files below a folder."""
+    """Return MiB of a file, or of all files below a folder."""
     files = [path] if path.is_file() else [each for each in path.rglob("*") if not each.is_symlink()]
     return f"{sum(each.stat().st_size for each in files if each.is_file()) / 2**20:.0f} MiB"

@@ -1,4 +1,4 @@
-"""What a machine is to be like."""
+"""The shape of a machine."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 class Shape:
     """A node with two SR-IOV PFs, eth0 and eth1, of which each may have 7 VFs.
 
-    vfs: on each PF when it has booted, made by the lab; 0: none, as a node before `k8s-rdma init`.
+    vfs: on each PF when it has booted, made by the lab; 0: no VFs, as a node before `k8s-rdma init`.
     numa: two nodes of memory, a processor and a PF on each.
     iommu: an IOMMU that is on, which vfio-pci needs; the machine is slower with it.
-    disk_mb: of a disk mounted on /disk, which survives `crash` and `reboot`; None: no disk.
+    disk_mb: of a disk mounted on /disk, which survives `crash` and `reboot`; unset: no disk.
     """
 
     vfs: int = 0

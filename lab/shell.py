@@ -26,13 +26,13 @@ SET_UP_WITHIN_S = 600
 
 
 def set_up(machine: Machine) -> None:
-    """Make it a node, as the documentation tells."""
+    """Make it a node, as the documentation says."""
     with step("a node is set up: init, agent, server"):
         machine.run("lab-node", timeout_s=SET_UP_WITHIN_S)
 
 
 def shell(machine: Machine) -> int:
-    """To its end; its status."""
+    """Run a shell to its end; return its status."""
     if sys.stdin.isatty():
         return _on_terminal(machine)
     (machine.shared / "commands").write_bytes(sys.stdin.buffer.read())
@@ -41,7 +41,7 @@ def shell(machine: Machine) -> int:
 
 
 def follow(running: Background) -> int:
-    """Show what a command says while it runs; its status."""
+    """Show a command's output while it runs; return its status."""
     shown = 0
     ends = False
     while True:
@@ -73,7 +73,7 @@ def _resize(machine: Machine) -> None:
 
 @contextmanager
 def _resized(machine: Machine) -> Iterator[None]:
-    """The guest's terminal follows the size of ours."""
+    """Have the guest's terminal follow the size of ours."""
 
     def follow_size(*_: object) -> None:
         threading.Thread(target=_resize, args=(machine,), daemon=True).start()
@@ -87,7 +87,7 @@ def _resized(machine: Machine) -> Iterator[None]:
 
 @contextmanager
 def _raw() -> Iterator[None]:
-    """Every key goes to the guest, Ctrl-C too."""
+    """Send every key to the guest, Ctrl-C too."""
     before = termios.tcgetattr(sys.stdin)
     tty.setraw(sys.stdin)
     try:

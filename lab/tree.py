@@ -23,7 +23,7 @@ usr/lib/x86_64-linux-gnu/{perl*,gconv,libperl*} usr/bin/{perl*,dpkg*}
 lib/{systemd,udev} usr/lib/{systemd,udev,locale,dpkg} var/cache/* var/lib/* var/run
 usr/lib/python3.11/{test,idlelib,lib2to3,pydoc_data,tkinter,ensurepip}
 """
-"""By the shell's patterns: what no test reads. The tree is unpacked into memory at each boot."""
+"""Shell patterns of files that no test reads. The tree is unpacked into memory at each boot."""
 
 FOLDERS = (
     "lab", "src", "proc", "sys", "dev", "run", "tmp", "mnt", "disk", "root", "etc", "opt/cni/bin", "var/lib",
@@ -40,7 +40,7 @@ which is built apart, ask for checksums and `psample` by name."""
 
 
 def guest(cache: Cache, debs: Path, built_modules: Path) -> Path:
-    """`vmlinux`, the archive `root.cpio`, and the tree `root` itself, whose Python compiles other layers."""
+    """Make `vmlinux`, the archive `root.cpio`, and the tree `root`: its Python compiles other layers."""
 
     def make(product: Path) -> None:
         tree, kernel = product / "root", product / "kernel"
@@ -59,16 +59,16 @@ def guest(cache: Cache, debs: Path, built_modules: Path) -> Path:
 
 
 def compile_python(tree: Path, folder: str, *, python: Path | None = None) -> None:
-    """Byte code of a folder of the tree; packages have none, and an import costs three times as much without.
+    """Make byte code of a folder: packages are without it, and imports cost three times as much without.
 
-    By the guest's own interpreter, which is that of the tree `python` if this one has none.
+    The guest's own interpreter does so, which is that of the tree `python` if this tree is without one.
     """
     root = python or tree
     compiling = ("-m", "compileall", "-q", "-j2", "--invalidation-mode", "unchecked-hash")
     command = foreign.command(
         root, "/usr/bin/python3.11", *compiling, "-s", str(tree), f"{tree}{folder}", name="python3"
     )
-    # Templates of source code among the packages do not compile, which is no fault.
+    # Templates of source code among the packages do not compile, which is no error.
     subprocess.run(
         command, env=os.environ | {"PYTHONHOME": f"{root}/usr"}, check=False, stdout=subprocess.DEVNULL
     )
@@ -93,7 +93,7 @@ def _furnish(tree: Path) -> None:
 
 
 def _link_busybox(tree: Path) -> None:
-    """Its applets, where no package brings the real thing. sh is bash: busybox' one prefers its own `ip`."""
+    """Link its applets if no package brings the program. sh is bash: busybox' one prefers its own `ip`."""
     listed = subprocess.run((tree / "bin/busybox", "--list"), capture_output=True, text=True, check=True)
     for applet in listed.stdout.split():
         if not any(
@@ -105,7 +105,7 @@ def _link_busybox(tree: Path) -> None:
 
 
 def _take_modules(kernel: Path, tree: Path, version: str, built: Path) -> None:
-    """What KERNEL_MODULES need, and those built out of tree, which depmod prefers below `updates`."""
+    """Take the needs of KERNEL_MODULES, and modules built out of tree, which depmod prefers in `updates`."""
     _kmod(tree, "depmod", "-b", str(kernel), version)
     wanted: set[str] = set()
     for name in KERNEL_MODULES.split():
@@ -130,6 +130,6 @@ def _kmod(tree: Path, name: str, *arguments: str) -> str:
 
 
 def _unpack_kernel(compressed: Path, into: Path) -> None:
-    """The kernel as ELF, which QEMU starts at once: unpacking it in the guest takes seconds."""
+    """Write the kernel as ELF, which QEMU starts at once: unpacking it in the guest takes seconds."""
     image = compressed.read_bytes()
     into.write_bytes(lzma.LZMADecompressor().decompress(image[image.index(b"\xfd7zXZ\x00") :]))

@@ -2,7 +2,7 @@
 
 An emulated guest reads the same counter (QEMU, `cpu_get_host_ticks`). By itself it would measure the speed
 when it boots, by timers that a busy host lets run late, and then have a clock that is several times too fast:
-deadlines in it pass early, and throughput is told wrong.
+deadlines in it pass early, and throughput is reported wrong.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TIMES = 5
 
 
 def tsc_khz() -> int:
-    """Counts in a millisecond."""
+    """Return counts in a millisecond."""
     with mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC) as page:
         page.write(_READ)
         view = ctypes.c_char.from_buffer(page)

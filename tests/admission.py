@@ -1,4 +1,4 @@
-"""ValidatingAdmissionPolicies without an API server: CEL's own library, and what Kubernetes adds to it.
+"""ValidatingAdmissionPolicies without an API server: CEL's own library, and Kubernetes' additions to it.
 
 Source: k8s.io/apiserver, `pkg/admission/plugin/policy/validating`, `pkg/cel/library` (`regex.go`,
 `quantity.go`, `lists.go`). tests/cluster has the real API server give the same answers.
@@ -27,14 +27,14 @@ POLICIES = Path(__file__).parents[1] / "deploy" / "policies"
 _TEXT, _ANY, _INTEGERS = cel.Type.STRING, cel.Type.DYN, cel.Type.List(cel.Type.INT)
 
 ASKING_FOR_NOTHING = (None, "", " \n", "[]", " [\t]\n")
-"""Values of the annotation, None for none."""
+"""Values of the annotation; None if it is absent."""
 
 WITHOUT_TEMPLATE: tuple[Json, ...] = ({"kind": "ReplicationController", "spec": {}}, {"kind": "PodTemplate"})
 """Objects that pods could be made from, if they had one."""
 
 
 def made_from(template: Json) -> tuple[Json, ...]:
-    """What makes pods of a template: one for each place where it may stand."""
+    """Return objects that make pods of a template: one for each place where it may stand."""
     return (
         {"kind": "Deployment", "spec": {"template": template}},
         {"kind": "CronJob", "spec": {"jobTemplate": {"spec": {"template": template}}}},
@@ -51,7 +51,7 @@ class Policy:
     validations: tuple[tuple[cel.Expression, cel.Expression], ...]
 
     def refusals(self, new: Json, **more: Any) -> list[str]:
-        """What its validations say against an object that is created; of one that is changed, `oldObject`.
+        """Return the validations' messages against an object that is created, or changed (`oldObject`).
 
         more: `request`, `params`, `oldObject` as expressions see them.
         """
@@ -61,7 +61,7 @@ class Policy:
         variables: Json = {}
         for name, expression in self.variables:
             found = expression.eval(data={**given, "variables": variables})
-            if found.type() != cel.Type.ERROR:  # else it fails where it is needed, as in the API server
+            if found.type() != cel.Type.ERROR:  # else its use fails, as in the API server
                 variables[name] = found.plain_value()
         return [
             _value(message, given, variables)
@@ -102,7 +102,7 @@ def read_policy(found: Json, replaced: Mapping[str, str] | None = None) -> Polic
 
 
 def evaluated(spec: Json, new: Json) -> Json:
-    """The variables of a policy's specification for an object that is created; none if it does not match."""
+    """Return a specification's variables for an object that is created; empty if it does not match."""
     given = {"object": new, "oldObject": None, "request": {}, "params": None}
     if not all(_value(_compiled(each["expression"]), given, {}) for each in spec.get("matchConditions", ())):
         return {}

@@ -2,11 +2,11 @@
 
 A function is affected if its own text changed, or if it names a constant that changed, or one that is made
 from such a constant at import. For example, a row of `DRIVERS` affects the functions that name this table.
-A new name affects nothing, because functions that use it have changed, too. Other changes at a module's
+A new name has no effect, because functions that use it have changed, too. Other changes at a module's
 top level, such as a base of a class, affect the whole module: instances reach code that does not name
 their class.
 
-Two kinds of changes affect less. A comment affects nothing, and neither does a docstring, except those that
+Two kinds of changes affect less. A comment has no effect, and neither has a docstring, except those that
 commands show as help, and those of the models of files and messages, which schemas show. A row of a table
 affects those who name it: a table is a dictionary with a text for each key, and a dataclass of keywords, in
 which a new field with a default is a row.
@@ -30,14 +30,14 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 PLAIN_DECORATORS = frozenset(
     {"asynccontextmanager", "cache", "contextmanager", "dataclass", "lru_cache", "total_ordering", "unique"}
 )
-"""Decorators that enter nothing into a table, as those of commands do."""
+"""Decorators that do not enter the function into a table, as those of commands do."""
 
 
 SHOWN_DOCSTRINGS = re.compile(r"__doc__|\bStruct\b|\btyper\b|\.commands\.", re.MULTILINE)
 """In a module's text or name: its docstrings are shown as help or in a schema."""
 
 LEAST_LETTERS = 4
-"""A shorter word in a row tells nothing."""
+"""Shorter words in a row are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +220,7 @@ def affected(
 ) -> Change:
     """Return the effect of changes of modules.
 
-    before, now: the changed modules' sources; None if the module was not there, or is not there any more.
+    before, now: the changed modules' sources; None if the module did not exist, or does not exist any more.
     sources: those of all modules, as they are now.
     """
     functions: set[Name] = set()
@@ -252,7 +252,7 @@ def affected(
 
 
 def _changed_rows(module: str, old: Definitions, new: Definitions) -> Iterator[tuple[str, ChangedRows]]:
-    """Yield the changed rows of tables in which nothing else changed, by the name of the table.
+    """Yield the changed rows of tables in which only rows changed, by the name of the table.
 
     A field of a class that stays and differs is no row, because instances have it without naming it.
     """

@@ -1,4 +1,4 @@
-"""What each method of our client asks of the API server, as the stand-in hears it."""
+"""The requests of each method of our client to the API server, as the stand-in receives them."""
 
 from __future__ import annotations
 

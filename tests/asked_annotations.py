@@ -1,4 +1,4 @@
-"""Annotations of pods, well and badly formed: what policies and the extender have to agree upon."""
+"""Annotations of pods, well and badly formed: policies and the extender have to agree upon them."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ GOOD = [
     json.dumps([{}] * 40),
     r'[{"name": "a\u0062"}]',
 ]
-"""What the extender takes."""
+"""Values that the extender accepts."""
 
 BAD = [
     *(
@@ -245,7 +245,7 @@ BAD = [
     "[" + "{}," * 31 + "5]",
     "[" + "{}," * 170 + "{",
 ]
-"""What the extender refuses, each for one mistake that the policy knows."""
+"""Values that the extender refuses, each for one mistake that the policy knows."""
 
 POLICIES = {
     "any": True,

@@ -1,4 +1,4 @@
-"""BPF programs of tests, by bpf(2) and rtnetlink alone, so that none of what is tested attaches them.
+"""BPF programs of tests, by bpf(2) and rtnetlink alone, so that no tested code attaches them.
 
 Source: bpf(2), Linux `include/uapi/linux/{bpf,if_link}.h`.
 """
@@ -44,7 +44,7 @@ def instruction(code: int, *, dst: int = 0, src: int = 0, offset: int = 0, numbe
 
 
 def returning(number: int) -> bytes:
-    """A program that does nothing but return."""
+    """Return a program that only returns."""
     return instruction(0xB7, number=number) + instruction(0x95)
 
 
@@ -69,7 +69,7 @@ def attach_xdp(ifname: str, program: int, flags: int = 0) -> None:
 
 
 def link_xdp(ifname: str, program: int, flags: int = 0) -> int:
-    """Attach by a bpf_link, which nothing but its descriptors' end removes. Returns one."""
+    """Attach by a bpf_link, which only its descriptors' end removes. Returns one."""
     return bpf(_LINK_CREATE, struct.pack("=IIII", program, socket.if_nametoindex(ifname), _XDP, flags))
 
 
@@ -90,7 +90,7 @@ def attach_tcx(ifname: str) -> None:
 def spy() -> tuple[int, int]:
     """A map, and an XDP program that passes everything and writes bytes 42 to 49 of each frame into it.
 
-    These are the first eight of what a UDP datagram over IPv4 carries.
+    These are the first eight bytes of data of a UDP datagram over IPv4.
     """
     array = bpf(_MAP_CREATE, struct.pack("=IIIII", _ARRAY, 4, 8, 1, 0))
     return array, load(b"".join(_spying(array)))
@@ -117,7 +117,7 @@ def _spying(array: int) -> Iterator[bytes]:
 
 
 def seen_by(array: int) -> bytes:
-    """What a spy's map holds."""
+    """Return the content of a spy's map."""
     key, value = ctypes.create_string_buffer(4), ctypes.create_string_buffer(8)
     bpf(_MAP_LOOKUP, struct.pack("=IIQQQ", array, 0, ctypes.addressof(key), ctypes.addressof(value), 0))
     return value.raw

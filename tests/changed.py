@@ -4,11 +4,11 @@ A change concerns a test module that changed, that imports a changed module, or 
 programs (which imports all that the program runs). Imports count through other modules; imports for types
 alone do not. A file outside of tests/ also concerns the tests whose text names its folder: chart, docs, C.
 
-Comments and docstrings change nothing, except for tests that read sources. Rows of a table concern the tests
+Comments and docstrings do not count, except for tests that read sources. Rows of a table concern the tests
 that name them, or half of the table's other rows, in their text or in a file that they read.
 
 The map of `make coverage-map` leaves out, of tests that only imports select, those which do not reach the
-changed functions. It says nothing about tests that start processes, and about those for which something
+changed functions. It cannot judge tests that start processes, and those for which something
 that they reach has changed since the map was made: these stay.
 """
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 OWN_FOLDERS = (ROOT / "tests", ROOT)
-"""Where imports of modules that are not in `src` are looked up, as `pythonpath` in pyproject.toml has it."""
+"""The places of imported modules that are not in `src`, as `pythonpath` in pyproject.toml has them."""
 
 EVERYTHING = frozenset({"pyproject.toml", "requirements/dev.txt", "tests/conftest.py"})
 PROGRAM = re.compile(r'"k8s-rdma"|"-m", "k8s_rdma|k8s_rdma\.cli|forking_program')
@@ -66,7 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def is_distributing(config: pytest.Config) -> bool:
-    """Report whether this process hands tests to workers, and runs none."""
+    """Report whether this process hands all tests to workers."""
     return bool(config.getoption("tx", None)) and not hasattr(config, "workerinput")
 
 
@@ -126,10 +126,10 @@ def concerned_functions(functions: Mapping[str, Path], since: str, found: Covera
 def reaching(
     functions: Mapping[str, Path], found: CoverageMap, effect: Effect, since_map: Effect
 ) -> set[str]:
-    """Return those of the test functions that may reach what changed.
+    """Return those of the test functions that may reach a change.
 
-    effect: the changes in question. since_map: all changes since the map was made; what a test reaches is
-    known if none of them concerns it.
+    effect: the changes in question. since_map: all changes since the map was made; a test's reach is
+    known if no such change concerns it.
     """
     chosen = set()
     for name, path in functions.items():
@@ -147,7 +147,7 @@ def _effect(files: set[Path], since: str, found: CoverageMap) -> Effect:
 
 
 def _change(since: str, changed: frozenset[str], found: CoverageMap | None) -> Change:
-    """Return what changed in `src` since a commit; a function that imports run affects its whole module."""
+    """Return the changes in `src` since a commit; a function that imports run affects its whole module."""
     files = sorted((ROOT / "src").rglob("*.py"))
     sources = {module_of(path.relative_to(ROOT).as_posix()): path for path in files}
     paths = {module_of(path): path for path in sorted(changed) if _is_source(path)}

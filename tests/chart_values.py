@@ -1,4 +1,4 @@
-"""Values of the chart that tests render: each way, much of what can be said, and little of it."""
+"""Values of the chart that tests render: each way, many of the settings, and few of them."""
 
 from __future__ import annotations
 

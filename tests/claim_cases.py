@@ -166,4 +166,4 @@ BAD: list[tuple[Json, str]] = [
     (devices(configs=(config(driver="vfio-pci", network="a"),)), "driver: with vfio-pci there is no"),
     (devices(configs=(config(driver="vfio-pci", enforce="software"),)), "driver: with vfio-pci there is no"),
 ]
-"""`spec.devices` that are refused, and a part of what is said."""
+"""`spec.devices` that are refused, and a part of the message."""

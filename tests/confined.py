@@ -1,7 +1,7 @@
 """Processes of this checkout with the rights that the chart gives their containers, without an image.
 
-Each has a mount namespace and a root of its own, with what the image has (`docs/image.md`), Python and the
-program, and with the container's volumes. What a security context says of seccomp is a runtime's to do.
+Each has a mount namespace and a root of its own, with the image's files (`docs/image.md`), Python and the
+program, and with the container's volumes. A security context's words on seccomp are a runtime's to do.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def start(
     log: IO[bytes],
     environment: Mapping[str, str] = {},
 ) -> subprocess.Popen[bytes]:
-    """Run a container's process, which has the pid of what is returned.
+    """Run a container's process, which has the pid of the returned process.
 
-    volumes: where those are that it mounts, by name; others are in memory. directory: an empty one.
-    AssertionError where the container has a privilege: there is no telling then what this would show.
+    volumes: the paths of those that it mounts, by name; others are in memory. directory: an empty one.
+    AssertionError if the container has a privilege: it is not known then how much this would show.
     """
     security = container["securityContext"]
     assert {key: security.get(key) for key in _DONE} == _DONE
@@ -64,18 +64,18 @@ def start(
 
 
 def writable_volumes(container: Json) -> set[str]:
-    """Where a container's volumes are that it may write to."""
+    """The paths of a container's volumes that it may write to."""
     return {each["mountPath"] for each in container["volumeMounts"] if not each.get("readOnly", False)}
 
 
 def writable(pid: int) -> set[str]:
-    """Where a process has file systems that can be written to, below its own root (proc_pid_mountinfo(5))."""
+    """Paths of file systems that a process can write to, below its own root (proc_pid_mountinfo(5))."""
     lines = [line.split() for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines()]
     return {words[4] for words in lines if "rw" in words[5].split(",")}
 
 
 def _commands(mounted: list[Json], volumes: Mapping[str, Path], root: Path) -> Iterator[str]:
-    """In sh, until what comes after it is run."""
+    """In sh, until the command after it is run."""
     yield f"mount -t tmpfs -o mode=0755 tmpfs {root}"
     yield f"cp --no-dereference /bin /sbin /lib* {root}"  # links into /usr
     for path in FURNITURE:

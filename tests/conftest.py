@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # As a shell without job control leaves it to what it runs in the background (POSIX, 2.11): programs that
+    # As a shell without job control leaves it to commands in the background (POSIX, 2.11): programs that
     # tests start and interrupt would ignore it as well.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -76,7 +76,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # outermost: waiting is not the test's time
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """A worker's test begins when it is its turn; where one process runs them all, it always is."""
+    """A worker's test begins when it is its turn; if one process runs them all, it always is."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
         return (yield)
     shared = Path(item.config.option.basetemp).parent  # xdist gives every worker a directory in there
@@ -86,12 +86,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.fixture(autouse=True)
 def grpc_ends_with_the_test() -> Iterator[None]:
-    """Nothing that a test's gRPC calls leave behind comes to the next test.
+    """Keep leftovers of a test's gRPC calls from the next test.
 
     grpc.aio has one queue of completed operations for a process, which lives as long as any channel or server
-    does, and these are in cycles of references. What a call that was cancelled completes after its event loop
+    does, and these are in cycles of references. Operations that a cancelled call completes after its loop
     was closed, the next loop takes from there and hands on: "Event loop is closed" in whatever test that is.
-    Once the last of them is collected, gRPC waits for what is under way and throws its queue away
+    Once the last of them is collected, gRPC waits for operations under way and throws its queue away
     (`shutdown_grpc_aio`, grpc/_cython/_cygrpc/aio/grpc_aio.pyx.pxi).
     """
     yield

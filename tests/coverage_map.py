@@ -31,11 +31,11 @@ BRANCHES = """
 
 
 class CoverageMap(msgspec.Struct, frozen=True):
-    """What each test function reached at a commit.
+    """Functions that each test function reached at a commit.
 
     functions: names of functions of `src`, with their modules. reached: numbers of these, by test function.
     imported: those that imports ran, for which no single test can be named. outer: test functions that
-    started processes, of which nothing is known.
+    started processes, in which calls are not recorded.
     """
 
     commit: str
@@ -45,20 +45,20 @@ class CoverageMap(msgspec.Struct, frozen=True):
     outer: list[str]
 
     def reached_by(self, test: str) -> frozenset[Name] | None:
-        """Return the functions that a test function reaches; None if that is not known."""
+        """Return the functions that a test function reaches, if they are known."""
         if test not in self.reached or test in self.outer:
             return None
         return frozenset(self.functions[number] for number in self.reached[test])
 
 
 def read_map(path: Path = MAP) -> CoverageMap | None:
-    """Read the map; None if there is none."""
+    """Read the map, if there is one."""
     return msgspec.json.decode(path.read_bytes(), type=CoverageMap) if path.exists() else None
 
 
 @dataclass(slots=True)
 class Records:
-    """What the recorders of all processes wrote: entries of functions by context, and the tests.
+    """Data of the recorders of all processes: entries of functions by context, and the tests.
 
     seconds: of test functions that passed, which are all that the records know.
     """
@@ -80,7 +80,7 @@ def module_of(path: str) -> str:
 
 
 def read_records(directory: Path = RECORDS) -> Records:
-    """Read what recorders left in a directory."""
+    """Read the files of recorders in a directory."""
     records, failed = Records(), set[str]()
     for path in sorted(directory.glob("tests.*.json")):
         record = json.loads(path.read_text())
@@ -99,7 +99,7 @@ def read_records(directory: Path = RECORDS) -> Records:
 
 
 def _add_branches(records: Records, data: sqlite3.Connection) -> None:
-    """Add what is in a file of coverage.py (its documentation has the schema); entries begin below zero.
+    """Add the data of a file of coverage.py (its documentation has the schema); entries begin below zero.
 
     A page's template runs as code as well, with the lines of its own file. Imports decide for it.
     """
@@ -143,7 +143,7 @@ def _functions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef | ast.As
 
 
 def make_map(records: Records, commit: str) -> CoverageMap:
-    """Return the map of what was recorded at a commit."""
+    """Return the map of the records of a commit."""
     functions = sorted(set().union(*records.entries.values()))
     numbers = {name: number for number, name in enumerate(functions)}
     tests = sorted(records.seconds)

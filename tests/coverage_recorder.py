@@ -40,7 +40,7 @@ def function_of(node_id: str) -> str:
 class CoverageRecorder:
     """Records one process's tests; `data` has the branches by context, `tests` the rest.
 
-    A context is a test function, or a fixture of a wider scope. Empty: imports, and what begins before tests.
+    A context is a test function, or a fixture of a wider scope. Empty: imports, and code before tests.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -126,7 +126,7 @@ def _context_of(fixture: pytest.FixtureDef[object]) -> str:
 
 
 def _import_all() -> None:
-    """Import our modules in no context, so that no test seems to run what imports run."""
+    """Import our modules in no context, so that no test seems to run the code of imports."""
     for package in PACKAGES:
         folder = importlib.import_module(package)
         for module in pkgutil.walk_packages(folder.__path__, f"{package}."):

@@ -31,7 +31,7 @@ LEAST_BRANCHES = 10.0
 """A function that adds fewer for each second of its time is left to `make test`."""
 
 OVERHEAD_S = 0.02
-"""What a function costs beside its own time."""
+"""A function's cost beside its own time."""
 
 INDENT = "    "
 
@@ -60,7 +60,7 @@ def cover(branches: Branches, seconds: Mapping[str, float], least: float = LEAST
 
 
 def _without_superfluous(chosen: list[str], branches: Branches, seconds: Mapping[str, float]) -> list[str]:
-    """Leave out, the slowest first, what takes no branch that no other one takes."""
+    """Leave out, the slowest first, functions that take only branches that others take."""
     takers: dict[tuple[str, int, int], int] = defaultdict(int)
     for name in chosen:
         for branch in branches[name]:
@@ -88,7 +88,7 @@ def fast_functions(records: Records) -> dict[str, set[tuple[str, int, int]]]:
 
 
 def unrecorded(listed: Mapping[str, frozenset[str]], records: Records) -> list[str]:
-    """Return the listed functions that are still there, and of which the records know nothing."""
+    """Return the listed functions that still exist and are absent from the records."""
     return [
         f"{file}::{name}"
         for file, names in listed.items()

@@ -36,7 +36,7 @@ class Block:
 
 
 def commands_of(document: str, text: str) -> list[Block]:
-    """Blocks in a shell's language, and those of none in which a line begins with a command."""
+    """Return blocks in a shell's language, and those without one in which a line begins with a command."""
     return [
         Block(document=document, mark=found["above"] or found["below"] or "", text=typed)
         for found in _BLOCK.finditer(text)

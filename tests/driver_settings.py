@@ -32,7 +32,7 @@ def turn_features_off(ifname: str) -> None:
 
 
 def sizes(ifname: str) -> str:
-    """The first ring's size and the first channel's number, where the driver has some."""
+    """Return the first ring's size and the first channel's number, if the driver has some."""
     return ", ".join(
         str(numbers[_CURRENT]) for get, _ in (_RINGS, _CHANNELS) if (numbers := _sizes(ifname, get))
     )

@@ -1,4 +1,4 @@
-"""Loads the command line, forks for each request of `warm_program.py`, and tells it how the command ended.
+"""Loads the command line, forks for each request of `warm_program.py`, and reports how the command ended.
 
 A request is JSON: arguments, environment and directory. Five files come with it: the standard streams, the
 network namespace, and the pipe for the status.
@@ -37,7 +37,7 @@ LOADED_LATER = (
 
 
 class _Fork(NamedTuple):
-    """A command that runs, and where its status is awaited."""
+    """A command that runs, and the pipe for its status."""
 
     pid: int
     status: int

@@ -1,4 +1,4 @@
-"""Pods, and what injection makes of them: one table for the policy and for the webhook."""
+"""Pods before and after injection: one table for the policy and for the webhook."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def limits(resource: str, amount: str = "1", **more: str) -> Json:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A pod, and what is added to it.
+    """A pod, and the additions to it.
 
-    scheduler: "" where its scheduler stays. slots: containers that get one. nccl: those that get NCCL_NET.
+    scheduler: "" if its scheduler stays. slots: containers that get one. nccl: those that get NCCL_NET.
     """
 
     name: str

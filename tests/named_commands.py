@@ -1,4 +1,4 @@
-"""Whether a command that somebody is told to type is there, with its options."""
+"""Whether a command that a document names exists, with its options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TARGETS = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.
 
 
 def wrong(command: str) -> str:
-    """The first word that nothing answers to; empty when all is there."""
+    """Return the first word that is unknown; empty if all exist."""
     program, *words = command.split()
     if program == "make":
         return next((word for word in words[:1] if word not in TARGETS), "")

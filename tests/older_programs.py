@@ -1,4 +1,4 @@
-"""Programs of before, out of the history of this repository: what an older agent really does."""
+"""Programs of before, out of the history of this repository: the real behaviour of an older agent."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @cache
 def last_without(text: str, path: str) -> str | None:
-    """The last commit before one brought this into a file; None where the history does not reach so far."""
+    """Return the last commit before one brought this into a file, if the history reaches so far."""
     commits = _git("log", "--reverse", "--format=%H", f"-S{text}", "--", path).split()
     return _git("rev-parse", "--quiet", "--verify", f"{commits[0]}^").strip() or None if commits else None
 
 
 def unpack(commit: str, directory: Path, *paths: str) -> Path:
-    """What a commit has at these paths; where it is now."""
+    """Unpack a commit's files at these paths; return their folder."""
     place = directory / commit[:12]
     place.mkdir(parents=True)
     archive = subprocess.run(
@@ -30,7 +30,7 @@ def unpack(commit: str, directory: Path, *paths: str) -> Path:
 
 
 def _git(*arguments: str) -> str:
-    """What it prints; nothing where it fails, as in a checkout without history."""
+    """Return its output; empty if it fails, as in a checkout without history."""
     try:
         done = subprocess.run(
             ["git", "-c", f"safe.directory={ROOT}", "-C", ROOT, *arguments],

@@ -1,6 +1,6 @@
 """An independent answer to "does it fit", and instances that are hard to answer for.
 
-The oracle knows nothing of rates in order, bounds or best fit: it forms every subset of the interfaces
+The oracle does not know of rates in order, bounds or best fit: it forms every subset of the interfaces
 that one PF can take, and joins subsets PF by PF. Good for some ten interfaces.
 """
 

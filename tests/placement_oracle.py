@@ -1,4 +1,4 @@
-"""Requests on PFs that differ in what they take, and whether any assignment holds, from the rules alone."""
+"""Requests on PFs of different abilities, and whether any assignment holds, from the rules alone."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def nodes(draw: st.DrawFn, abilities: st.SearchStrategy[RateAbility] = ABILITIES
 
 
 def meets(pf: Pf, wanted: InterfaceRequest) -> bool:
-    """Whether a PF is what an interface asks for besides rates, option by option."""
+    """Report whether a PF meets an interface's request besides rates, option by option."""
     options = wanted.options
     selector = options.pf or PfSelector()
     settings = [
@@ -137,7 +137,7 @@ def takes(pf: Pf, there: Used, joining: list[InterfaceRequest]) -> bool:
 
 
 def as_wanted(policy: PfPolicy, chosen: Sequence[Pf], beside: Sequence[Pf] = ()) -> bool:
-    """Whether interfaces may be on these PFs, one each, where others of the pod are on those beside."""
+    """Report whether interfaces may be on these PFs, one each, if others of the pod are on those beside."""
     everywhere = [pf.pci for pf in (*chosen, *beside)]
     match policy:
         case PfPolicy.SAME_PF:
@@ -170,7 +170,7 @@ def possible(
 
 
 def unlike(situation: Situation, draw: st.DrawFn) -> Situation:
-    """The same node with PFs that also differ in what else they can do."""
+    """The same node with PFs that also differ in their other abilities."""
     node, used = situation
     pfs = [
         replace(
@@ -214,7 +214,7 @@ OPTIONS = st.builds(
 
 @st.composite
 def needy(draw: st.DrawFn) -> tuple[Request, Situation]:
-    """A request whose interfaces need something of a PF, or nothing, and a node."""
+    """A request with options of some interfaces, or without any, and a node."""
     rated = draw(REQUESTS)
     some = draw(st.lists(OPTIONS | st.just(InterfaceOptions()), min_size=1, max_size=3))
     interfaces = [replace(each, options=draw(st.sampled_from(some))) for each in rated.interfaces]

@@ -49,7 +49,7 @@ def first(choice: Choice) -> tuple[str, ...]:
 class PlainPlugin:
     """One resource. calls: name and devices of every call but ListAndWatch, in order.
 
-    before_response: what happens between the question of Allocate and its answer.
+    before_response: is called between the question of Allocate and its answer.
     """
 
     plugin_dir: Path

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def plan(receipt: Receipt, addressing: Mapping[str, Addressing]) -> tuple[Step, ...]:
-    """Rates first, settings, then the moves, then addresses: nothing is in a pod before its rates hold.
+    """Rates first, settings, then the moves, then addresses: no VF is in a pod before its rates hold.
 
     addressing: by interface name; an interface that is not in it comes up without addresses.
     """

@@ -1,4 +1,4 @@
-"""Policies for tests of what a pod may ask for where its operator allows it."""
+"""Policies for tests of requests that a pod may make if its operator allows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the kernel says of a process (proc_pid_status(5), proc_pid_stat(5))."""
+"""The kernel's status of a process (proc_pid_status(5), proc_pid_stat(5))."""
 
 from __future__ import annotations
 

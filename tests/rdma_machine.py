@@ -60,7 +60,7 @@ class RdmaMachine(SmallMachine):
         return RdmaObserver(Sysfs(self.root), self.answers, DeviceNodes(self.dev))
 
     def complete(self, name: str, pci: str, number: int) -> None:
-        """Give a device what the kernel's modules for user space add to it."""
+        """Give a device the files of the kernel's modules for user space."""
         self.at(f"{self.device(pci)}/infiniband/{name}/device").symlink_to(f"../../../{pci}")
         self.add_verbs(name, number, pci)
 

@@ -32,7 +32,7 @@ async def api_with_node(directory: Path) -> AsyncIterator[tuple[httpx2.AsyncClie
 def interface(
     request: str = "a", device: str = "f0", bandwidth: str | int = 0, **config: object
 ) -> dict[str, Any]:
-    """A request, its result, and the parameters for it; `consumed` is what the scheduler granted."""
+    """A request, its result, and the parameters for it; `consumed` is the amount granted by the scheduler."""
     consumed = config.pop("consumed", bandwidth)
     return {
         "request": request,

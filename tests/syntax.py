@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def syntax_tree(path: Path) -> ast.Module:
     """The tree of a Python file.
 
-    The garbage collector rests meanwhile: where it ends a task that failed, asyncio logs the traceback, for
+    The garbage collector rests meanwhile: if it ends a task that failed, asyncio logs the traceback, for
     which Python parses the failed line, and Python 3.11 before 3.11.8 cannot parse while it parses.
     """
     gc.disable()

@@ -1,4 +1,4 @@
-"""Files that have no end, or are none."""
+"""Files that have no end, and entries that are no files."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def reaching_tests(effect: Effect, since_map: Effect) -> set[str]:
         (Effect(frozenset(), frozenset({FAIL})), Effect(frozenset(), frozenset({FAIL})), {"test_resets"}),
         (Effect(frozenset(), frozenset({RESET})), Effect(frozenset(), frozenset({RESET})), set()),
         (NOTHING, NOTHING, {"test_fails", "test_resets"}),
-        # A change before may have led a test to what changes now.
+        # A change before may have led a test to the code that changes now.
         (NOTHING, Effect(frozenset(), frozenset({FAIL})), {"test_resets"}),
         (NOTHING, Effect(frozenset({BACKOFF}), frozenset()), set()),
         (Effect(frozenset({BACKOFF}), frozenset()), NOTHING, set()),

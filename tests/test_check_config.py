@@ -1,4 +1,4 @@
-"""`--check-config` of a node's processes: what would keep them from starting is refused, by its field."""
+"""`--check-config` of a node's processes: settings that keep them from starting are refused, by field."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def node(tmp_path: Path) -> Path:
 
 
 def check(process: str, file: Path, settings: Mapping[str, Any]) -> str:
-    """What is printed; MalformedError when it is refused."""
+    """Return the output; raise MalformedError if the configuration is refused."""
     file.write_text(json.dumps(settings))
     ended = CliRunner().invoke(app, [process, "--check-config", "--config", str(file)])
     if ended.exception is not None:

@@ -1,4 +1,4 @@
-"""Collected tests cost garbage collections nothing."""
+"""Collected tests do not slow garbage collections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The map is made of what recorders of several processes wrote."""
+"""The map is made of the files that recorders of several processes wrote."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_map_joins_processes_and_adds_wider_fixtures_to_their_tests(tmp_path: Pa
     assert found.reached_by("test_b") == {RESET}
     assert found.imported == []
     assert found.reached_by("test_c") is None  # it starts processes
-    assert found.reached_by("test_d") is None  # nobody recorded it
+    assert found.reached_by("test_d") is None  # no process recorded it
 
 
 def test_function_that_failed_in_one_process_is_not_known(tmp_path: Path):

@@ -1,4 +1,4 @@
-"""Blocking calls that may hang: nobody waits for them longer than they want to."""
+"""Blocking calls that may hang: no caller waits for them longer than it wants to."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def test_all_example_configurations_are_described():
 def test_reference_of_annotations_has_every_key_and_no_other():
     told = re.findall(r"^\| `([a-z0-9_]+)` \|", (DOCS / "annotation.md").read_text(), re.MULTILINE)
     of_pf = ["name", "pci", "vendor", "driver"]
-    rows = told[: told.index("pci") - 1]  # up to the table of what `pf` selects by
+    rows = told[: told.index("pci") - 1]  # up to the table of keys that `pf` selects by
     assert sorted(rows) == sorted(KEYS)
     assert told[len(rows) : len(rows) + len(of_pf)] == of_pf
 

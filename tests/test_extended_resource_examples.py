@@ -33,14 +33,14 @@ EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 FILES = sorted((EXAMPLES / "extended-resources").iterdir())
 API, PODS = "/apis/resource.k8s.io/v1", "/api/v1/namespaces/default/pods"
 EXPECTED = {"hustcat.yaml": [0, 0], "mellanox.yaml": [20_000], "pod.yaml": [0]}
-"""The caps of the pod's interfaces in Mb/s, 0 for none."""
+"""The caps of the pod's interfaces in Mb/s, 0 without a cap."""
 Json = dict[str, Any]
 
 of_each_file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 
 
 def objects(path: Path) -> list[Json]:
-    """The objects of a file, with the DeviceClass of the chart where the file has none."""
+    """Return the objects of a file, with the DeviceClass of the chart if the file lacks one."""
     found: list[Json] = [each for each in yaml.safe_load_all(path.read_text()) if each]
     if not any(each["kind"] == "DeviceClass" for each in found):
         values = {"dra": {"enabled": True, "extendedResourceName": "k8s-rdma.io/vf"}}

@@ -44,7 +44,7 @@ def table(heading: str) -> list[list[str]]:
 
 
 def named(cell: str) -> list[str]:
-    """What a cell has in backticks."""
+    """Return the words in backticks of a cell."""
     return re.findall(r"`([^`]*)`", cell)
 
 
@@ -90,7 +90,7 @@ def test_all_example_files_are_described():
 
 
 def of(document: dict[str, Any]) -> str:
-    """What a document of the reference is."""
+    """Return the kind of a document of the reference."""
     if document.get("kind") == "KubeSchedulerConfiguration":
         return "scheduler"
     if document.get("kind") == "PriorityClass":
@@ -156,7 +156,7 @@ async def test_all_metrics_are_documented_with_their_types():
 def test_all_log_lines_that_warn_are_documented():
     package = ROOT / "src" / "k8s_rdma"
     files = [path for part in ("extender", "http_server", "kube") for path in (package / part).rglob("*.py")]
-    files.remove(package / "kube" / "event_recorder.py")  # what agents and device plugins tell the cluster
+    files.remove(package / "kube" / "event_recorder.py")  # events of agents and device plugins
     files.remove(package / "kube" / "pod_resources_client.py")  # they alone ask kubelet
     warned = {
         event

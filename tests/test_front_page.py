@@ -1,4 +1,4 @@
-"""What strangers meet first: README.md, CHANGELOG.md, and the files that a code host reads."""
+"""The first files that strangers meet: README.md, CHANGELOG.md, and those that a code host reads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ README = (ROOT / "README.md").read_text()
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("[!c]*.yml"))
 SET_UP = "apt-get update && apt-get install --yes gcc git libc6-dev make openssh-client python3"
-"""What README.md asks of a machine, git for the checkout, and ssh-keygen for a release."""
+"""The packages that README.md asks of a machine, git for the checkout, and ssh-keygen for a release."""
 
 
 def steps(workflow: Path) -> list[dict[str, str]]:

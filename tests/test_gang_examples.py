@@ -1,4 +1,4 @@
-"""Every file of examples/gangs/: all pods of a gang are bound, or none, as `whatif` says beforehand.
+"""Every file of examples/gangs/: a gang is bound with all pods or not at all, as `whatif` says beforehand.
 
 No JobSet, Kueue, LeaderWorkerSet or Kubernetes 1.37 runs here: the test plays their controllers, on
 stand-ins of API server and kube-scheduler, with PodGroups of v1beta1. The extender is the process.

@@ -1,4 +1,4 @@
-"""The Makefile provides for a test what it needs, and nothing else."""
+"""The Makefile provides for a test the programs that it needs, and no others."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def test_keys_are_read_as_go_reads_them(file: Path) -> None:
     [
         (["ens1f0", "ens*"], ("ens1f0",), [1]),
         (["ib0", ""], ("ib0",), [1]),
-        (["averyveryverylongname0", "a b"], (".",), [0, 1]),  # no netdev's name; none would select all
+        (["averyveryverylongname0", "a b"], (".",), [0, 1]),  # no netdev's name; no names would select all
         (["ib0"], ("ib0",), []),
     ],
 )

@@ -1,4 +1,4 @@
-"""Set-up says at once, in one sentence, what a machine lacks: `scripts/preflight`, run as a user."""
+"""Set-up names at once, in one sentence, a machine's missing needs: `scripts/preflight`, run as a user."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def make_cni(checkout: Path, path: str) -> tuple[int, str, str]:
 
 
 def programs(folder: Path, **scripts: str) -> str:
-    """A PATH on which these come first; a script of none is a program that fails."""
+    """Return a PATH with these scripts first; a script that fails stands for a missing program."""
     folder.mkdir()
     for name, script in scripts.items():
         (folder / name).write_text(f"#!/bin/sh\n{script}\n")

@@ -1,4 +1,4 @@
-"""What must hold of the repository itself: pins, documents, names, and what no file may contain."""
+"""Rules of the repository itself: pins, documents, names, and content that no file may have."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ NAMED_PACKAGES = (
     *("../k8s_rdma_demo", "../k8s_rdma_simulation"),
     *("errors.py", "process.py", "state_reader.py"),
 )
-"""Packages and modules whose names are all nouns and verbs of the field; it grows, and loses none."""
+"""Packages and modules whose names are all nouns and verbs of the field; no entry is ever removed."""
 NO_NAME = re.compile(
     "told|tells|said|says|asked|asks|asking|seen|sees|given|gives|wanted|wants|held|gone|looks|looking|around|made"
     "|makes|known|knows|kept|keeps|left|lost|taken|takes|got|has|had|was|were|been|done|words|things|mind"
     "|each|ones?|others?|some|both|more|most|rest|few|many|where|who|whom|whose|which|what|else|here|there|then"
     "|once|before|by|of|at|with|without|from|into|to"
 )
-"""Participles, pronouns and prepositions: alone they do not say what a value is."""
+"""Participles, pronouns and prepositions: alone they do not name a value."""
 NO_BEGINNING = re.compile(
     r"(what|which|how|why|where|when|who|whoever|whose|whom|whether|of|by|for|as|like|in|on|at|to|from|with"
     r"|without|within|until|beside|between|under|among|and|or|if|so|such|the same|these|those|this|that|its?"
@@ -87,7 +87,7 @@ NO_WORD = re.compile(
 )
 """Words that readers stumble over; the documentation of Kubernetes has plainer ones."""
 PLAIN = MODULES
-"""Modules in plain words; it grows, and loses none."""
+"""Modules in plain words; no entry is ever removed."""
 OUR_PACKAGES = {"k8s_rdma", "k8s_rdma_demo", "k8s_rdma_simulation"}
 
 
@@ -96,7 +96,7 @@ def relative(path: Path) -> str:
 
 
 def pins(lock: Path) -> dict[str, str]:
-    """Name to version of every requirement; fails where one is not pinned by version and hash."""
+    """Return name to version of every requirement; fail if one is not pinned by version and hash."""
     logical_lines = lock.read_text().replace("\\\n", " ").splitlines()
     found = {}
     for line in logical_lines:

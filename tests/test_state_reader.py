@@ -41,7 +41,7 @@ COUNTERS = Counters(
 
 
 class Reader(AgentLink):
-    """Notes what happens, and waits after an attempt until the test lets it go on."""
+    """Notes events, and waits after an attempt until the test lets it go on."""
 
     def __init__(self, socket: Path, *, first_report_timeout_s: float = DEADLINE_S) -> None:
         super().__init__(socket, pause=self.paused, first_report_timeout_s=first_report_timeout_s)
@@ -73,7 +73,7 @@ class Reader(AgentLink):
         self.events.put_nowait(why)
 
     async def next(self, number: int) -> list[object]:
-        """The next events, without what was there before."""
+        """Return the next events, without earlier ones."""
         async with asyncio.timeout(DEADLINE_S):
             return [await self.events.get() for _ in range(number)]
 
@@ -90,7 +90,7 @@ async def reading(reader: Reader) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def sending(socket: Path, *messages: bytes, then_hangs: bool = False) -> AsyncIterator[list[bytes]]:
-    """An agent that sends these bytes, and what it got until the reader ended the connection."""
+    """An agent that sends these bytes, and the bytes it got until the reader ended the connection."""
     got: list[bytes] = []
 
     async def talk(incoming: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -130,7 +130,7 @@ async def test_reader_takes_counters_and_verdicts_and_sends_to_the_agent(tmp_pat
             reader.send(framed(MessageKind.SAMPLE, b""))
         assert await reader.next(1) == ["disconnected"]
         async with asyncio.timeout(DEADLINE_S):
-            while not got:  # noqa: ASYNC110  nobody tells
+            while not got:  # noqa: ASYNC110  there is no event for it
                 await asyncio.sleep(0)
     assert got == [framed(MessageKind.SAMPLE, b"")]
 

@@ -235,7 +235,7 @@ def parts(module: ast.Module) -> list[dict[str, int]]:
 
     Two functions or classes are connected if one names the other. A constant connects all that it names, and
     those that name it: a table of functions, or the union of two classes. It also connects those that it
-    decorates, for example the commands of one group. A constant that does neither connects nothing, because
+    decorates, for example the commands of one group. A constant that does neither has no connections, because
     two things may share a logger or a bound.
     """
     lines, names = {}, {}

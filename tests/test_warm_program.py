@@ -74,7 +74,7 @@ def test_command_is_in_the_network_namespace_of_the_thread_that_runs_it(tmp_path
 
 
 def _recommended_elsewhere(directory: Path) -> Ran:
-    """Run a command that asks servers of a namespace that nobody else has."""
+    """Run a command that asks servers of a namespace of its own."""
     namespace = create_namespace()
     try:
         with entered(namespace):

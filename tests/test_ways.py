@@ -30,7 +30,7 @@ PACKAGE = str(Path(__file__).resolve().parent.parent / "src" / "k8s_rdma") + "/"
 
 @dataclass(slots=True)
 class Way:
-    """What one request passed: files, functions, and the most of our frames on top of one another."""
+    """The way of one request: files, functions, and the most of our frames on top of one another."""
 
     files: set[str] = field(default_factory=set)
     functions: set[tuple[str, str]] = field(default_factory=set)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NEEDS = ("schedulerName", SLOT, "rdma_interfaces_required")
-"""What a file has to do without: injection adds it, and linters want a domain."""
+"""Words that a file has to do without: injection adds them, and linters want a domain."""
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -33,7 +33,7 @@ def turn(directory: Path, *, alone: bool) -> Iterator[None]:
     """Wait for a turn and have it; all workers name the same directory.
 
     Everybody queues at a gate, one at a time: who wants to be alone waits there for those who are inside, and
-    nobody slips in before. What a worker has locked is free again when it dies (flock(2)).
+    and no other slips in before. Locks of a worker are free again when it dies (flock(2)).
     """
     with ExitStack() as inside:
         with _locked(directory / "gate", fcntl.LOCK_EX):

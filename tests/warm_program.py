@@ -34,7 +34,7 @@ def run(
     stdin: str = "",
     directory: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command until its end. directory: where it runs, by default here."""
+    """Run a command until its end. directory: its working directory, by default the current one."""
     with ExitStack() as stack:
         files = [stack.enter_context(os.fdopen(os.memfd_create(name), "w+b")) for name in STREAMS]
         files[0].write(stdin.encode())

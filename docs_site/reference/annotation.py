@@ -1,6 +1,6 @@
 """The tables about the annotation's keys: which values a key takes, and which keys a namespace policy names.
 
-The pages themselves say what a key means.
+The pages themselves have the meanings of keys.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _VALUES = {
 
 
 def keys_table(page: str) -> str:
-    """The annotation's keys. Rates, `enforce` and `count` are no options, so the page has their values."""
+    """Return the annotation's keys. Values of rates, `enforce` and `count` (no options) are in the page."""
     cells = dict(rows_by_name(page.partition("<!-- /made: keys -->")[0]))
     meanings = {name: found[-1] for name, found in cells.items()}
     rows = [
@@ -63,7 +63,7 @@ def _values(key: str, row: KeyRow) -> str:
 
 
 def _choices(words: Choices, defaults: Iterable[object]) -> str:
-    """The words; those that mean the same in brackets after the first of them."""
+    """Return the words; those that mean the same in brackets after the first of them."""
     spellings: dict[StrEnum, list[str]] = {}
     for word, value in words.by_word.items():
         spellings.setdefault(value, []).append(code(word))
@@ -75,7 +75,7 @@ def _choices(words: Choices, defaults: Iterable[object]) -> str:
 
 
 def with_policy_keys(page: str) -> str:
-    """The table of a namespace policy's keys with those that `allow` and `deny` may name."""
+    """Return the table of a namespace policy's keys with those that `allow` and `deny` may name."""
     listed = {
         "allow": f'of {_codes(keys_with(lambda row: row.permission is Permission.IF_ALLOWED))}; `"*"` is all',
         "deny": f"of {_codes(keys_with(lambda row: row.permission is Permission.UNLESS_DENIED))}",

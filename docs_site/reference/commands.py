@@ -1,4 +1,4 @@
-"""The page of commands: what the command line's own help says, of all of them."""
+"""The page of commands: the command line's own help of all of them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ standard error.
 
 
 def commands_page() -> str:
-    """Every command with its arguments and options."""
+    """Return every command with its arguments and options."""
     return "\n".join([HEAD, *(_section(name, command) for name, command in commands())])
 
 
 def commands() -> Iterator[tuple[str, Any]]:
-    """Names, as they are typed, and commands; those that only hold others, or are hidden, are left out."""
+    """Yield names, as they are typed, and commands; groups and hidden commands are left out."""
     yield from _commands("k8s-rdma", typer.main.get_command(app))
 
 

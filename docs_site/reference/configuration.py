@@ -26,7 +26,7 @@ more. Files are YAML, unknown keys are refused by name. `[]` is each of a list.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """command: after `k8s-rdma`. told: pages and headings that tell of its keys, the best first."""
+    """command: after `k8s-rdma`. The tuple: pages and headings that describe its keys, the best first."""
 
     command: str
     model: type[msgspec.Struct]
@@ -59,12 +59,12 @@ PROCESSES = tuple(
 
 
 def configuration_page(root: Path) -> str:
-    """Every key of every process's file. KeyError names one of which no page tells."""
+    """Return every key of every process's file; raise KeyError with a key that no page describes."""
     return "\n".join([HEAD, *(_section(root, process) for process in PROCESSES)])
 
 
 def settings(model: type[msgspec.Struct]) -> Iterator[Setting]:
-    """The keys of a file, those of objects in it after the object's own."""
+    """Yield the keys of a file, those of objects in it after the object's own."""
     schema = msgspec.json.schema(model)
     yield from _settings(_resolved(schema, schema["$defs"]), schema["$defs"], "")
 
@@ -83,7 +83,7 @@ def _section(root: Path, process: Process) -> str:
 
 
 def meaning(told: dict[str, str], key: str) -> str:
-    """By the key as it is, without the objects that it is in, or else that of the object."""
+    """Return the meaning of the key as it is, or without the objects that it is in, or that of the object."""
     names = [key, *(key[at + 1 :] for at, letter in enumerate(key) if letter == ".")]
     for name in names:
         if name in told:
@@ -106,7 +106,7 @@ def _settings(model: dict[str, Any], defs: dict[str, Any], prefix: str) -> Itera
 
 
 def _below(schema: dict[str, Any], defs: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-    """The object that a value is, and whether a list has it; nothing where it is none."""
+    """Return the object of a value, empty for other values, and whether a list has it."""
     many = schema.get("type") == "array"
     kinds = [_resolved(each, defs) for each in _alternatives(schema["items"] if many else schema)]
     objects = [each for each in kinds if "properties" in each]
@@ -114,7 +114,7 @@ def _below(schema: dict[str, Any], defs: dict[str, Any]) -> tuple[dict[str, Any]
 
 
 def _merged(modes: list[dict[str, Any]]) -> dict[str, Any]:
-    """Objects that `mode` tells apart, as one that has the keys of all; nothing of none."""
+    """Return objects with a different `mode` as one that has the keys of all; empty without objects."""
     merged: dict[str, Any] = {}
     for mode in reversed(modes):
         merged |= {key: {**each, "said": "by mode"} for key, each in mode["properties"].items()}
@@ -131,7 +131,7 @@ def _resolved(schema: dict[str, Any], defs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _type(schema: dict[str, Any], defs: dict[str, Any]) -> str:
-    """In words; an object's keys are rows of their own."""
+    """Return the type in words; an object's keys are rows of their own."""
     kinds = [_one_type(_resolved(each, defs), defs) for each in _alternatives(schema)]
     return " or ".join(dict.fromkeys(kind for kind in kinds if kind != "null"))
 
@@ -145,7 +145,7 @@ def _one_type(schema: dict[str, Any], defs: dict[str, Any]) -> str:
 
 
 _WORDS = {"integer": "whole number", "boolean": "`true`, `false`", "string": "text"}
-"""What JSON schema calls otherwise."""
+"""Names of types that differ from JSON schema's."""
 
 
 def _range(schema: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""The tables of docs/drivers.md: what each driver takes, from its row.
+"""The tables of docs/drivers.md: the settings that each driver takes, from its row.
 
 The page itself says in words which minimum and which maximum a driver takes.
 """
@@ -38,7 +38,7 @@ _HEAD = (
 
 
 def drivers_table(page: str) -> str:
-    """The drivers with their cards and sources; a driver without words in the page has empty ones."""
+    """Return the drivers with their cards and sources; a driver without words in the page has empty ones."""
     words = dict(rows_by_name(section(page, "The drivers")))
     rows = [
         [
@@ -60,7 +60,7 @@ def drivers_table(page: str) -> str:
 
 
 def settings_table(_page: str) -> str:
-    """The settings beside rates."""
+    """Return the settings beside rates."""
     rows = [
         [
             code(name),
@@ -81,7 +81,7 @@ def _ability(driver: str) -> RateAbility:
 
 
 def _conditions(rates: RateAbility) -> tuple[str, str]:
-    """Whether the sum of minima is checked, and whether rates need the link; empty without rates."""
+    """Return whether the sum of minima is checked, and whether rates need the link; empty without rates."""
     summed = "must fit the present link" if rates.sum_checked else "not checked"
     link = "yes" if rates.needs_link else "no"
     return summed if rates.min else "", link if rates.min or rates.max else ""

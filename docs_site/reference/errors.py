@@ -1,4 +1,4 @@
-"""The page of reasons: what each protocol calls a cause of refusal or failure."""
+"""The page of reasons: the name of each cause of refusal or failure in each protocol."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ protocol. What to do about a CNI error: [errors](../cni.md#errors); about a pod 
 
 
 def errors_page() -> str:
-    """Every reason with its codes."""
+    """Return every reason with its codes."""
     rows = [
         [code(reason.value), str(status.cni), str(status.http), code(GRPC_NAMES[status.grpc])]
         for reason, status in STATUS.items()

@@ -1,4 +1,4 @@
-"""The page of metrics: what each process says of them in its own exposition."""
+"""The page of metrics, from the exposition of each process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ labels, and of what is worth an alert. Dashboard and alerts: [monitoring](../how
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """title: of its section. about: where it answers, and which page tells more. exposition: its text."""
+    """title: of its section. about: its address, and the page that says more. exposition: its text."""
 
     title: str
     about: str
@@ -50,12 +50,12 @@ _FAMILY = re.compile(r"^# HELP (\S+) ((?!Deprecated: ).*)\n# TYPE \S+ (\w+)$", r
 
 
 def metrics_page() -> str:
-    """Every family of every process, with its type."""
+    """Return every family of every process, with its type."""
     return "\n".join([HEAD, *map(_section, processes())])
 
 
 def processes() -> tuple[Process, ...]:
-    """Each with all families that it can have, which are there without samples as well."""
+    """Return each with all families that it can have, which are there without samples as well."""
     return (
         Process(
             title="Node",
@@ -91,7 +91,7 @@ def _section(process: Process) -> str:
 
 
 def _of_a_node() -> str:
-    """Without PFs."""
+    """Return the metrics of a node without PFs."""
     report = NodeReport(node="w1", generation="0.0", ledger="ok", pfs=())
     scans = ScanCounts(total=0, failed=0, seconds=0)
     counters = Counters(node="w1", age_s=0, failed_samples=0, scans=scans)
@@ -99,21 +99,21 @@ def _of_a_node() -> str:
 
 
 async def _of_an_extender() -> str:
-    """Without an API server; that asks nodes, and that reads what they publish."""
+    """Return those of extenders without an API server: one asks nodes, one reads their objects."""
     published = Metrics()
     extender = Extender(ExtenderConfig(source="http"), AbsentApi())
     async with extender.running():
-        nobody = cast("PublishedApi", AbsentApi())  # it is not entered, and so asks nobody
+        nobody = cast("PublishedApi", AbsentApi())  # it is not entered, and so sends no request
         states = RdmaNodeInformer(extender.cache.state, nobody, float, stale_s=1, namespace="")
         published.add(states.readings())
         return extender.metrics.render() + published.render()
 
 
 async def _of_a_device_plugin() -> str:
-    """On a machine without devices, and without a kubelet."""
+    """Return those of a device plugin on a machine without devices, and without a kubelet."""
     with TemporaryDirectory() as nothing:
         host = ScannedHost(sysfs=Path(nothing), dev=Path(nothing))
         async with DeviceMonitor(DevicePluginConfig(run_dir=nothing), host=host) as looking:
-            silent = cast("SlicesApi", AbsentApi())  # the driver is not run, and so asks nobody
+            silent = cast("SlicesApi", AbsentApi())  # the driver is not run, and so sends no request
             driver = DraDriver(DevicePluginConfig(run_dir=nothing), ClaimsConfig(), silent)
             return device_plugin.render_metrics((), looking, driver)

@@ -1,4 +1,4 @@
-"""The page of the objects in the API server: what their CustomResourceDefinitions say."""
+"""The page of the objects in the API server, from their CustomResourceDefinitions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Made of `deploy/crds`. Who writes them and when:
 
 
 def objects_page(root: Path) -> str:
-    """Every definition in every version."""
+    """Return every definition in every version."""
     files = sorted((root / "deploy" / "crds").glob("*.yaml"))
     definitions = [each["spec"] for path in files for each in yaml.safe_load_all(path.read_text())]
     return "\n".join(

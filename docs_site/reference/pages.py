@@ -1,4 +1,4 @@
-"""Which pages are made of the code, and where they are in the site."""
+"""The pages that are made of the code, and their places in the site."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of the node's REST: what its OpenAPI document says."""
+"""The page of the node's REST API, from its OpenAPI document."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Paths with `GET` take `HEAD` as well. Rates are in Mb/s.
 
 
 def rest_page() -> str:
-    """Paths with their answers and parameters, then what the answers are made of."""
+    """Return paths with their answers and parameters, then the schemas of the answers."""
     document = openapi_document(TOKENS_DEMANDED)
     paths = [_path(path, *operation_of(item)) for path, item in document["paths"].items()]
     schemas = document["components"]["schemas"]
@@ -32,7 +32,7 @@ def _kind(name: str, schema: dict[str, Any]) -> str:
 
 
 def operation_of(item: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The method of a path, and what the document says of it."""
+    """Return the method of a path, and the document's description of it."""
     method = "get" if "get" in item else "post"
     return method.upper(), item[method]
 

@@ -14,7 +14,7 @@ _LINK = re.compile(r"\]\((?!\w+:)([^)\s]*)\)")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; a `|` or a new line in a cell does not end it."""
+    """Return a table; a `|` or a new line in a cell does not end it."""
     lines = [list(head), ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines) + "\n"
 
@@ -24,17 +24,17 @@ def _cell(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """As code; nothing of nothing."""
+    """Return the text as code; empty for an empty text."""
     return f"`{text}`" if text else ""
 
 
 def section(page: str, heading: str) -> str:
-    """What a page has below a heading of the second level; nothing where it has none."""
+    """Return a page's text below a heading of the second level; empty if the page does not have it."""
     return page.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
 
 
 def rows_by_name(page: str) -> Iterator[tuple[str, list[str]]]:
-    """Each name in backticks of a row's first cell, with the row's cells, of all tables of a page."""
+    """Yield each name in backticks of a row's first cell, with the row's cells, of all tables of a page."""
     for line in page.splitlines():
         if line.startswith("| "):
             cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().strip("|"))]
@@ -42,7 +42,7 @@ def rows_by_name(page: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def moved(text: str, *, source: str, to: str) -> str:
-    """A text of one page in another: its links lead where they led. Both paths are from the root."""
+    """Return a text of one page for another: its links keep their targets. Both paths are from the root."""
 
     def lead(found: re.Match[str]) -> str:
         path, _, anchor = found[1].partition("#")

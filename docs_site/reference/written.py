@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def settings_table(page: str) -> str:
-    """The extender's keys and defaults from its model; the page's own table has what they mean."""
+    """Return the extender's keys and defaults from its model; the page's own table has their meanings."""
     meanings = {name: cells[-1] for name, cells in rows_by_name(section(page, "Configuration"))}
     rows = [
         [code(each.key), _default(each.default), meaning(meanings, each.key)]
@@ -43,7 +43,7 @@ def _default(text: str) -> str:
 
 
 def paths_table(_page: str) -> str:
-    """The node server's paths from its OpenAPI document."""
+    """Return the node server's paths from its OpenAPI document."""
     paths = openapi_document(TOKENS_DEMANDED)["paths"]
     rows = [_row(path, *operation_of(item)) for path, item in paths.items()]
     return table(("path", "answer", "status"), rows)
@@ -59,7 +59,7 @@ def _statuses(operation: dict[str, Any]) -> str:
 
 
 def cards_table(_page: str) -> str:
-    """The cards of the reports in `docs/verified`, a row for each report's card."""
+    """Return the cards of the reports in `docs/verified`, a row for each report's card."""
     rows = []
     for path in sorted((ROOT / "docs/verified").glob("*.json")):
         report = decode_verification(path.read_bytes(), path.name)
@@ -84,7 +84,7 @@ def _card_row(name: str, report: VerificationReport, card: CardReport) -> list[s
 
 
 def _results(checks: Iterable[CheckReport]) -> str:
-    """The enforcement and the result of alike checks; several have each once."""
+    """Return the enforcement and the result of alike checks; several have each once."""
     found = tuple(checks)
     if not found:
         return "none"
@@ -98,7 +98,7 @@ LINK_MBPS = {"ixgbe": 10_000, "igb": 1_000}
 
 
 def rates_table(page: str) -> str:
-    """By driver, what holds a reservation and a cap; the page's own table says whether VFs have verbs."""
+    """Return each driver's holder of a reservation and of a cap; the page says whether VFs have verbs."""
     verbs = {name: cells[-1] for name, cells in rows_by_name(section(page, "Cards"))}
     rows = [
         [code(name), row.cards, *held_by(name), verbs.get(name, "unknown")] for name, row in DRIVERS.items()
@@ -113,7 +113,7 @@ def rates_table(page: str) -> str:
 
 
 def held_by(driver: str) -> tuple[str, str]:
-    """Return what holds a reservation and a cap on a driver's cards, in the words of docs/machines.md."""
+    """Return the holder of a reservation and of a cap on a driver's cards, in words of docs/machines.md."""
     link_mbps = LINK_MBPS.get(driver, 100_000)
     vendor = min(IGB_82576) if driver == "igb" else ""
     found = ability(driver=driver, link_mbps=link_mbps, vendor=vendor)
@@ -147,13 +147,13 @@ TABLES: dict[str, tuple[str, Callable[[str], str]]] = {
 
 
 def with_table(page: str, name: str, made: str) -> str:
-    """The page with another table between the marks of that name."""
+    """Return the page with another table between the marks of that name."""
     begin, end = f"<!-- made: {name} -->\n", f"<!-- /made: {name} -->\n"
     return re.sub(f"{begin}.*{end}", lambda _: f"{begin}\n{made}\n{end}", page, flags=re.DOTALL)
 
 
 def written(name: str) -> tuple[Path, str]:
-    """The path of a table's page, and its text with the table of now."""
+    """Return the path of a table's page, and its text with the current table."""
     path, make = TABLES[name]
     page = (ROOT / path).read_text()
     return ROOT / path, with_table(page, name, make(page))

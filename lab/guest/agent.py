@@ -1,8 +1,8 @@
-"""The first process of a guest: runs what the host asks for, reaps everything, ends the machine.
+"""The first process of a guest: runs commands for the host, reaps all processes, ends the machine.
 
-Requests and reports are lines of JSON on the virtio port `lab.agent`. What commands say goes to files, which
-the host has at the same time: they are in the folder that both share.
-Imports nothing slow: this process starts at each boot of an emulated machine.
+Requests and reports are lines of JSON on the virtio port `lab.agent`. The output of commands goes to files,
+which the host has at the same time: they are in the folder that both share.
+Imports no slow modules: this process starts at each boot of an emulated machine.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from typing import Any
 PORT = "lab.agent"
 GRACE_S = 5
 ENDED = 127
-"""Of a command that could not be started."""
+"""The status of a command that could not be started."""
 
 
 def main() -> None:
@@ -50,13 +50,13 @@ class Agent:
         self._running: dict[int, int] = {}
 
     def report(self, what: dict[str, object]) -> None:
-        """One line."""
+        """Write one line."""
         data = json.dumps(what).encode() + b"\n"
         while data:
             data = data[os.write(self._port, data) :]
 
     def read(self) -> None:
-        """Do what whole lines ask for."""
+        """Carry out the requests of whole lines."""
         data = os.read(self._port, 65536)
         if not data:  # the host is not there yet
             time.sleep(0.05)
@@ -65,7 +65,7 @@ class Agent:
             self._do(json.loads(line))
 
     def reap(self) -> None:
-        """Report what ended; orphans are nobody's."""
+        """Report ended commands; orphans are only reaped."""
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -107,7 +107,7 @@ def _start(request: dict[str, Any]) -> int:
 
 
 def _end_machine() -> None:
-    """As a node is shut down: processes are asked to end, then killed; the disk is written."""
+    """End it as a node is shut down: processes are asked to end, then killed; the disk is written."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1, number)
@@ -123,7 +123,7 @@ def _end_machine() -> None:
 def _port_device() -> str:
     for _ in range(200):
         for port in Path("/sys/class/virtio-ports").glob("*"):
-            name = port / "name"  # a console has none
+            name = port / "name"  # a console has no name
             if name.exists() and name.read_text().strip() == PORT:
                 return port.name
         time.sleep(0.05)

@@ -1,1 +1,1 @@
-"""The evaluation on two emulated nodes: pods with reservations and caps, and what passes between them."""
+"""The evaluation on two emulated nodes: pods with reservations and caps, and the traffic between them."""

@@ -1,6 +1,6 @@
-"""Two nodes and what places pods on them.
+"""Two nodes and the programs that place pods on them.
 
-That is the product's extender, beside this project's stand-ins for the API server, kube-scheduler and
+These are the product's extender, beside this project's stand-ins for the API server, kube-scheduler and
 kubelet, which calls the CNI executable as containerd does.
 """
 
@@ -25,7 +25,7 @@ API_PORT, EXTENDER_PORT = 6443, 8888
 CONFLIST = f"{ETC}/pods.conflist"
 SANDBOXES = "/run/sandboxes"
 CONTROL_PF = "eth0"
-"""Whose own netdev carries the nodes' talk with the control plane."""
+"""The PF that carries the nodes' connections with the control plane on its own netdev."""
 HARDWARE: dict[str, object] = {"pfs": [{"names": ["eth0", "eth1"], "numVfs": 7, "enforce": "software"}]}
 APPLY_WITHIN_S = 900.0
 _A_LINE_EACH = f"for each in {SANDBOXES}/*.json; do tr -d '\\n' <$each; echo; done"
@@ -51,7 +51,7 @@ class LabCluster:
         return LabNode(machine, f"w{number}", HARDWARE, settings=signed, subnet=subnet)
 
     def start(self) -> None:
-        """Every process; returns when all that others wait for answers."""
+        """Start every process; return when all processes that others wait for answer."""
         with ThreadPoolExecutor() as pool:
             list(pool.map(self._start_node, self.nodes))
         with step("API server, extender, scheduler, kubelets"):
@@ -102,7 +102,7 @@ class LabCluster:
         node.process(part, "python3", "-m", "k8s_rdma_demo.cluster", part, *arguments)
 
     def apply(self, pods: Sequence[Wanted]) -> dict[str, dict[str, str]]:
-        """Create pods one after the other; of each the node that it runs on, or why it was refused."""
+        """Create pods one after the other; return of each its node, or why it was refused."""
         program = "/src/lab/report/inside/apply_pods.py"
         wanted = [{"manifest": pod.manifest(), "fits": pod.fits} for pod in pods]
         said = self.nodes[0].machine.run(
@@ -111,7 +111,7 @@ class LabCluster:
         return dict(json.loads(said.stdout))
 
     def attached(self) -> dict[str, tuple[LabNode, Attached]]:
-        """The pods that run, with their nodes."""
+        """Return the pods that run, with their nodes."""
         found = {}
         for node in self.nodes:
             for line in node.machine.run("bash", "-c", _A_LINE_EACH).stdout.splitlines():

@@ -40,7 +40,7 @@ def report(cache: Cache, *, recorded: bool = False) -> None:
 
 
 def measure(cache: Cache) -> Result:
-    """A quarter of an hour on two cores that have nothing else to do."""
+    """Measure, for a quarter of an hour on two cores that are otherwise idle."""
     image = build(cache)
     began, load_average = datetime.now(UTC), os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="lab-report-") as folder:
@@ -72,12 +72,12 @@ def measure(cache: Cache) -> Result:
 
 
 def _guest(machine: Machine) -> tuple[str, str]:
-    """Kernel and processors."""
+    """Return kernel and processors."""
     return machine.run("uname", "-r").stdout.strip(), machine.run("nproc").stdout.strip()
 
 
 def _qemu(image: Image) -> str:
-    """What it says of itself, such as `QEMU 10.0.2`."""
+    """Return QEMU's own version, such as `QEMU 10.0.2`."""
     asked = command(image.qemu, "/usr/bin/qemu-system-x86_64", "--version")
     environ = os.environ | {"QEMU_MODULE_DIR": f"{image.qemu}/usr/lib/x86_64-linux-gnu/qemu"}
     said = subprocess.run(asked, env=environ, capture_output=True, text=True, check=True).stdout

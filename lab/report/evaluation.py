@@ -1,4 +1,4 @@
-"""Several pods on two nodes: who came where, whom each reaches, and at what rate."""
+"""Several pods on two nodes: the node of each, the pods that it reaches, and at which rate."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VERBS_SECONDS = 5
 
 
 class Evaluation:
-    """Of a cluster that has been started. repeated: measurements that were made again."""
+    """The evaluation of a started cluster. repeated: measurements that were made again."""
 
     nodes: tuple[Node, ...]
     pods: tuple[Pod, ...]
@@ -79,13 +79,13 @@ class Evaluation:
 
 
 def _write(out: Endpoint, to: Endpoint, writes: list[Verbs]) -> float:
-    """Mb/s of frames."""
+    """Measure one RDMA write; return Mb/s of frames."""
     writes.append(verbs(out, to, VERBS_SECONDS))
     return writes[-1].mbps / write_share(writes[-1].message, writes[-1].path_mtu)
 
 
 def evaluate(machines: tuple[Machine, Machine]) -> Evaluation:
-    """All of it, on two machines that have just been started."""
+    """Run the evaluation on two machines that have just been started."""
     cluster = LabCluster(*machines)
     with step("two nodes"):
         cluster.start()

@@ -1,4 +1,4 @@
-"""What passes from one interface to another: ping, rping, TCP by iperf3, verbs by ib_write_bw.
+"""Traffic from one interface to another: ping, rping, TCP by iperf3, verbs by ib_write_bw.
 
 The programs run in the pods' network namespaces, each on its machine; servers are up before clients begin.
 """
@@ -21,12 +21,12 @@ MESSAGE = 16384
 """Of an RDMA write; with DEPTH of them under way, little is left to be sent when the time is over."""
 DEPTH = 16
 TIMEOUT = "18"
-"""A queue pair sends again what nobody has acknowledged for 4.096 us * 2^18, 1.1 s. By its default of 67 ms,
-what waits under a cap of a few Mb/s, or on a busy emulator, would be sent twice, which soft-RoCE of Linux 6.1
-does not survive: the peer refuses what comes again in the middle of a message (status 9 or 11)."""
+"""A queue pair repeats packets without acknowledgment after 4.096 us * 2^18, 1.1 s. By its default of 67 ms,
+packets that wait under a cap of a few Mb/s, or on a busy emulator, would be sent twice, which soft-RoCE of
+Linux 6.1 does not survive: the peer refuses repeats in the middle of a message (status 9 or 11)."""
 TCP_PORT, VERBS_PORT = 5201, 18515
 BEYOND_S = 90.0
-"""What a program may take beyond the time that it measures: an emulated machine may be busy."""
+"""The time of a program beyond the time that it measures: an emulated machine may be busy."""
 _RPING = "for _ in {1..12}; do timeout 15 rping -c -a $0 -C 2 && exit; sleep 1; done; exit 1"
 """rdma_cm's ports are not shown by ss: a server that has not come up yet refuses."""
 _MIB = 2**20
@@ -44,11 +44,11 @@ class Endpoint:
     rdma: str = ""
 
     def command(self, *argv: str) -> tuple[str, ...]:
-        """The same, in the pod's namespace."""
+        """Return the same command in the pod's namespace."""
         return ("nsenter", f"--net={self.netns}", *argv)
 
     def run(self, *argv: str, timeout_s: float = BEYOND_S, check: bool = True) -> str:
-        """What it printed."""
+        """Run a command; return its output."""
         return self.machine.run(*self.command(*argv), timeout_s=timeout_s, check=check).stdout
 
 
@@ -62,30 +62,30 @@ class Verbs:
 
 
 def make_rdma(endpoint: Endpoint) -> None:
-    """A soft-RoCE device on the interface: one that was on the VF at home dies when the VF moves."""
+    """Make a soft-RoCE device on the interface: one that was on the VF at home ends when the VF moves."""
     endpoint.run("rdma", "link", "add", endpoint.rdma, "type", "rxe", "netdev", endpoint.ifname)
 
 
 def mtu(endpoint: Endpoint) -> int:
-    """The interface's, bytes."""
+    """Return the interface's MTU, bytes."""
     return int(json.loads(endpoint.run("ip", "-json", "link", "show", "dev", endpoint.ifname))[0]["mtu"])
 
 
 def pings(source: Endpoint, destination: Endpoint) -> bool:
-    """Whether one of five echoes came back through the interface."""
+    """Report whether one of five echoes came back through the interface."""
     command = source.command("ping", "-q", "-c5", "-i0.2", "-W2", "-I", source.ifname, destination.address)
     return source.machine.run(*command, timeout_s=BEYOND_S, check=False).returncode == 0
 
 
 def rpings(source: Endpoint, destination: Endpoint) -> bool:
-    """Whether an RDMA connection carries data and is ended, by rdma_cm."""
+    """Report whether an RDMA connection carries data and is ended, by rdma_cm."""
     command = source.command("bash", "-c", _RPING, destination.address)
     with _serving(destination, "rping", "-s", "-a", destination.address, "-C", "2"):
         return source.machine.run(*command, timeout_s=3 * BEYOND_S, check=False).returncode == 0
 
 
 def tcp(source: Endpoint, destination: Endpoint, seconds: int) -> float:
-    """Payload received in Mb/s, of `seconds` after one that does not count."""
+    """Return the payload received in Mb/s, of `seconds` after one that does not count."""
     server = ("iperf3", "--server", "--one-off", "--bind", destination.address, "--port", str(TCP_PORT))
     with _serving(destination, *server, port=TCP_PORT):
         said = source.run(
@@ -97,7 +97,7 @@ def tcp(source: Endpoint, destination: Endpoint, seconds: int) -> float:
 
 
 def received_mbps(iperf3: str) -> float:
-    """Of what iperf3 prints with --json; LabError with its own error."""
+    """Return Mb/s from the output of iperf3 --json; raise LabError with its own error."""
     document = json.loads(iperf3)
     if "error" in document:
         raise LabError(f"iperf3: {document['error']}")
@@ -105,7 +105,7 @@ def received_mbps(iperf3: str) -> float:
 
 
 def verbs(source: Endpoint, destination: Endpoint, seconds: int) -> Verbs:
-    """RDMA writes through one queue pair, of `seconds` between one that does not count and another."""
+    """Measure RDMA writes through one queue pair, of `seconds` between two more that do not count."""
     duration = ("-D", str(seconds + 2), "-f", "1")
     each = ("ib_write_bw", "-F", "-s", str(MESSAGE), "-t", str(DEPTH), "-Q", "1", "-u", TIMEOUT, *duration)
     with _serving(destination, *each, "-d", destination.rdma, port=VERBS_PORT):
@@ -114,7 +114,7 @@ def verbs(source: Endpoint, destination: Endpoint, seconds: int) -> Verbs:
 
 
 def written(perftest: str, message: int) -> Verbs:
-    """Of what ib_write_bw prints; LabError with all of it when there is no result in it."""
+    """Read the output of ib_write_bw; raise LabError with all of it if it has no result."""
     line = re.search(rf"^ *{message} +\d+ +\S+ +(?P<average>[\d.]+)", perftest, re.MULTILINE)
     path = re.search(r"\bMtu *: *(?P<mtu>\d+)\[B\]", perftest)
     if line is None or path is None:
@@ -124,7 +124,7 @@ def written(perftest: str, message: int) -> Verbs:
 
 @contextmanager
 def _serving(endpoint: Endpoint, *argv: str, port: int | None = None) -> Iterator[None]:
-    """A server of one client, listening when entered; without a port, the client has to try again."""
+    """Run a server of one client, listening when entered; without a port, the client has to try again."""
     server = endpoint.machine.start(*endpoint.command(*argv), name=f"{argv[0]}-{endpoint.address}")
     try:
         if port is not None:

@@ -1,8 +1,8 @@
-"""How much of what is sent is payload: caps count frames, tools tell payload.
+"""The share of payload in sent frames: caps count frames, tools report payload.
 
 A queueing discipline counts an Ethernet frame from its destination address to its last byte of data
-(`qdisc_pkt_len_init`, Linux `net/core/dev.c`), of a segment that the card is to cut up what comes of it; not
-the check sequence, the preamble and the gap, which the card adds.
+(`qdisc_pkt_len_init`, Linux `net/core/dev.c`), and of a segment that the card is to cut up all resulting
+frames; not the check sequence, the preamble and the gap, which the card adds.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ ROCE = ETHERNET + IPV4 + UDP + BTH + ICRC
 
 
 def tcp_share(mtu: int) -> float:
-    """Of a full segment's frame, what TCP hands on. mtu: the netdev's, bytes."""
+    """Return the share of a full segment's frame that TCP hands on. mtu: the netdev's, bytes."""
     return (mtu - IPV4 - TCP) / (mtu + ETHERNET)
 
 
 def write_share(message: int, path_mtu: int) -> float:
-    """Of the frames of an RDMA write by RoCEv2, what is the message's. Bytes; path_mtu: the queue pair's."""
+    """Return the message's share of the frames of a RoCEv2 write. Bytes; path_mtu: the queue pair's."""
     return message / (message + RETH + ceil(message / path_mtu) * ROCE)

@@ -1,6 +1,6 @@
 """A machine as a node of the product: VFs by `init`, agent and server as processes, pods by the executable.
 
-What is where is as the documentation says it for a node that is set up by hand.
+All paths are those of the documentation for a node that is set up by hand.
 """
 
 from __future__ import annotations
@@ -51,37 +51,37 @@ class LabNode:
     # Processes
 
     def start(self) -> None:
-        """VFs, agent and server; returns when both answer."""
+        """Make VFs, start agent and server; return when both answer."""
         self.start_without_server()
         self.write("server", {"node": self.name, "hardware": self._hardware})
         self.process("server", "k8s-rdma", "server", "--config", f"{ETC}/server.yaml")
         self.await_port("127.0.0.1", 54005)
 
     def start_without_server(self) -> None:
-        """All that pods need."""
+        """Start all that pods need."""
         self.write("init", {"hardware": self._hardware})
         self.machine.run("k8s-rdma", "init", "--config", f"{ETC}/init.yaml", timeout_s=READY_WITHIN_S)
         self.machine.run("modprobe", "-a", "rdma_rxe", "rdma_ucm")
         self.start_agent()
 
     def start_agent(self) -> Background:
-        """The agent; its log is `agent-NODE.log` in the shared folder."""
+        """Start the agent; its log is `agent-NODE.log` in the shared folder."""
         self.write("agent", {"node": self.name, "hardware": self._hardware} | self._settings)
         agent = self.process("agent", "k8s-rdma", "agent", "--config", f"{ETC}/agent.yaml")
         self._wait("the agent", f"test -S {RUN}/cni.sock && CNI_COMMAND=STATUS {PLUGIN} <{ETC}/network.json")
         return agent
 
     def write(self, name: str, document: dict[str, object]) -> None:
-        """A configuration file: JSON is YAML."""
+        """Write a configuration file: JSON is YAML."""
         self.machine.write(f"{ETC}/{name}.yaml", json.dumps(document))
         self.machine.write(f"{ETC}/network.json", json.dumps(self.network()))
 
     def process(self, name: str, *argv: str) -> Background:
-        """A process that goes on until the machine ends."""
+        """Start a process that goes on until the machine ends."""
         return self.machine.start(*argv, name=f"{name}-{self.name}")
 
     def await_port(self, address: str, port: int) -> None:
-        """Until something listens there."""
+        """Wait until a process listens there."""
         self._wait(f"port {port}", f"(: </dev/tcp/{address}/{port}) 2>/dev/null")
 
     def _wait(self, what: str, condition: str) -> None:
@@ -94,30 +94,30 @@ class LabNode:
             )
             raise LabError(f"{self.name}: {what}: not within {READY_WITHIN_S:g} s\n{logs}") from error
 
-    # What is asked of it
+    # Requests to it
 
     def agent_log(self) -> str:
-        """What the agent has logged, a JSON object a line."""
+        """Return the agent's log, a JSON object a line."""
         return (self.machine.shared / f"agent-{self.name}.log").read_text()
 
     def report(self) -> dict[str, Any]:
-        """`/v1/node`."""
+        """Return `/v1/node`."""
         return dict(json.loads(self.machine.run("python3", "-c", _READ, f"{SERVER}/v1/node").stdout))
 
     def interfaces(self, pod: str) -> list[dict[str, Any]]:
-        """Those of a pod, in `/v1/node`."""
+        """Return the interfaces of a pod in `/v1/node`."""
         found = [each for each in self.report()["allocations"] if each["pod"]["name"] == pod]
         return [interface for each in found for interface in each["interfaces"]]
 
     def network(self, interfaces: list[dict[str, object]] | None = None) -> dict[str, object]:
-        """The network configuration as the runtime completes it for a pod that asks for these."""
+        """Return the network configuration as the runtime completes it for a pod that asks for these."""
         asked = None if interfaces is None else json.dumps(interfaces)
         return cni_network(version="1.1.0", subnet=self._subnet, leases="/run/leases", asked=asked)
 
     # Pods, as a runtime makes them
 
     def add(self, pod: str, *interfaces: dict[str, object]) -> Attached:
-        """A namespace and ADD; CommandFailed with the CNI error."""
+        """Make a namespace and run ADD; raise CommandFailed with the CNI error."""
         self.machine.run("ip", "netns", "add", pod)
         result = json.loads(self.call("ADD", pod, *interfaces))
         names = [each["name"] for each in result["interfaces"] if each.get("sandbox")]
@@ -125,19 +125,19 @@ class LabNode:
         return Attached(name=pod, netns=f"/run/netns/{pod}", addresses=addresses)
 
     def delete(self, pod: str, *interfaces: dict[str, object]) -> None:
-        """DEL, and the namespace's end."""
+        """Run DEL, and remove the namespace."""
         self.call("DEL", pod, *interfaces)
         self.machine.run("ip", "netns", "delete", pod)
 
     def call(self, command: str, pod: str, *interfaces: dict[str, object]) -> str:
-        """One verb; what the plugin printed."""
+        """Run one CNI command; return the plugin's output."""
         network = json.dumps(self.network(list(interfaces)))
         return self.machine.run(
             PLUGIN, input=network, env=cni_environment(command, pod, f"sandbox-{pod}", pod)
         ).stdout
 
     def endpoint(self, pod: Attached, ifname: str = "eth0") -> Endpoint:
-        """An interface of it, for measurements."""
+        """Return an interface of the pod, for measurements."""
         device = f"rxe-{pod.name}-{ifname}"
         address = pod.addresses[ifname]
         return Endpoint(machine=self.machine, netns=pod.netns, ifname=ifname, address=address, rdma=device)

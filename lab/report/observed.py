@@ -1,4 +1,4 @@
-"""What a node's `/v1/node` and the runtime's records say of nodes and pods."""
+"""Nodes and pods by a node's `/v1/node` and the runtime's records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def node_of(report: dict[str, Any]) -> Node:
-    """A node by its `/v1/node`."""
+    """Return a node by its `/v1/node`."""
     held = [interface for each in report["allocations"] for interface in each["interfaces"]]
     return Node(
         name=report["node"],
@@ -32,7 +32,7 @@ def _pf(shown: dict[str, Any], held: list[dict[str, Any]]) -> Pf:
 
 
 def pod_of(wanted: Wanted, placed: dict[str, str], running: tuple[Attached, dict[str, Any]] | None) -> Pod:
-    """A pod; running: what it was given, and its node's `/v1/node`."""
+    """Return a pod. running: its namespace and addresses, and its node's `/v1/node`."""
     if running is None:
         return Pod(name=wanted.name, wish=wanted.wish, refused=placed["refused"])
     attached, report = running

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from lab.report.result import Node, Pod
 
 WIDTH = 46
-"""Inside of a node's box; columns of `_rows` fit."""
+"""The width inside a node's box; columns of `_rows` fit."""
 LEFT, RIGHT = 12, 34
-"""Where a node's first and second PF leave it."""
+"""The columns at which a node's first and second PF leave it."""
 
 
 def picture(nodes: Sequence[Node], pods: Sequence[Pod]) -> str:
-    """One box a node, side by side, on one wire."""
+    """Draw one box a node, side by side, on one wire."""
     boxes = [_rows(node, pods) for node in nodes]
     lines = [_side_by_side([f" {node.name}" for node in nodes])]
     lines += [_side_by_side(["+" + "-" * WIDTH + "+" for _ in nodes])]

@@ -1,6 +1,6 @@
 """The pods of the evaluation.
 
-Rates of caps are what the emulator carries with room to spare; reservations are those of the cards' links.
+Rates of caps are below the emulator's throughput, with room to spare; reservations fit the cards' links.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ HOSTNAME = "kubernetes.io/hostname"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A pod by what it asks for.
+    """A pod by its request.
 
     fits: whether the two nodes have room for it after those before. node: the only one that it may be on.
     """
@@ -29,11 +29,11 @@ class Wanted:
 
     @property
     def wish(self) -> str:
-        """The annotation."""
+        """Return the annotation."""
         return json.dumps(self.interfaces)
 
     def manifest(self) -> dict[str, Any]:
-        """As it is applied."""
+        """Return the manifest as it is applied."""
         return {
             "apiVersion": "v1",
             "kind": "Pod",

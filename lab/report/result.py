@@ -1,4 +1,4 @@
-"""What an evaluation found, and the file that keeps it."""
+"""The result of an evaluation, and the file that keeps it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """What it was measured with.
+    """The conditions of the measurement.
 
     commit: of the tree that was measured, and whether it had other changes. accelerator: `tcg` or `kvm`.
     load: the host's average of a minute before. repeated: how many measurements were made once more.
@@ -56,7 +56,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interface:
-    """Of a pod; rates in Mb/s, 0 for none. enforced_*: as in `/v1/node`."""
+    """An interface of a pod; rates in Mb/s, 0 if unset. enforced_*: as in `/v1/node`."""
 
     name: str
     address: str
@@ -105,7 +105,7 @@ class Timed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One run. vf: whose calls were timed, its PCI address."""
+    """One run. vf: the PCI address of the VF of the timed calls."""
 
     conditions: Conditions
     nodes: tuple[Node, ...]
@@ -116,10 +116,10 @@ class Result:
 
 
 def save(result: Result, path: Path) -> None:
-    """Write it, to be rendered again."""
+    """Write a result, to be rendered again."""
     path.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
 
 
 def load(path: Path) -> Result:
-    """As `save` wrote it; msgspec.ValidationError names what is wrong in it."""
+    """Read a result as `save` wrote it; msgspec.ValidationError names the error in it."""
     return msgspec.json.decode(path.read_bytes(), type=Result)

@@ -1,4 +1,4 @@
-"""ADD and DEL of this project's plugin beside those of `host-device`, which moves a device and nothing more.
+"""ADD and DEL of this project's plugin beside those of `host-device`, which only moves a device.
 
 Both on one VF of one machine in one run, in turn; both with `host-local` as their IPAM plugin.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 REPETITIONS = 30
 PAUSE_S = 1.0
-"""Longer than the agent takes to look at what has changed."""
+"""Longer than the agent takes to look at changes."""
 OURS, PEER = "k8s-rdma-cni", "host-device"
 PEER_PLUGIN = "/usr/lib/cni/host-device"
 HARDWARE: dict[str, object] = {"pfs": [{"names": ["eth0"], "numVfs": 1}]}
@@ -27,7 +27,7 @@ WITHIN_S = 1800.0
 
 
 def time_side_by_side(machine: Machine, repetitions: int = REPETITIONS) -> tuple[str, tuple[Timed, ...]]:
-    """The VF's PCI address, and the calls; on a machine that has just been started."""
+    """Return the VF's PCI address, and the calls; on a machine that has just been started."""
     node = LabNode(machine, "w1", HARDWARE)
     node.start_without_server()
     vf = machine.run("basename", machine.run("readlink", "/sys/class/net/eth0/device/virtfn0").stdout.strip())

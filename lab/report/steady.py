@@ -9,11 +9,11 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 3
 WITHIN = 0.1
-"""How far from a cap what is measured under it may be, of the cap."""
+"""The permitted distance of a measurement from its cap, as a share of the cap."""
 
 
 def until_carried(measure: Callable[[], float], wanted: float, attempts: int = ATTEMPTS) -> tuple[float, ...]:
-    """All measurements, of which the last but for want of attempts is at least what is wanted."""
+    """Measure until a measurement is at least the wanted one, or attempts are used up; return all."""
     found = [measure()]
     while found[-1] < wanted and len(found) < attempts:
         found.append(measure())
@@ -21,10 +21,10 @@ def until_carried(measure: Callable[[], float], wanted: float, attempts: int = A
 
 
 def least(cap: float) -> float:
-    """What a cap of so many Mb/s lets pass at the least."""
+    """Return the least rate, Mb/s, that a cap of so many Mb/s lets pass."""
     return (1 - WITHIN) * cap
 
 
 def most(cap: float) -> float:
-    """And at the most."""
+    """Return the greatest rate, Mb/s, that a cap of so many Mb/s lets pass."""
     return (1 + WITHIN) * cap

@@ -19,13 +19,13 @@ ACCELERATORS = {
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """One line a row."""
+    """Return a table with one line a row."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def conditions(found: Conditions) -> str:
-    """What it was measured with."""
+    """Return the conditions of the measurement."""
     rows = {
         "date": found.date,
         "k8s-rdma": f"{found.product}, commit {found.commit}",
@@ -40,7 +40,7 @@ def conditions(found: Conditions) -> str:
 
 
 def pods(found: Sequence[Pod]) -> str:
-    """Who asks for what, and was given what."""
+    """Return the request of each pod, and its interfaces."""
     rows = [
         (f"`{pod.name}`", f"`{pod.wish}`", pod.node, each.name, each.address, *_rates(each))
         for pod in found
@@ -61,7 +61,7 @@ def _rates(interface: Interface) -> tuple[str, str, str, str]:
 
 
 def pfs(found: Sequence[Node]) -> str:
-    """What of each PF is taken, in Mb/s and VFs."""
+    """Return the reserved Mb/s and VFs of each PF."""
     rows = [(node.name, pf.name, pf.driver, *_taken(pf)) for node in found for pf in node.pfs]
     return table(("node", "PF", "driver", "link", "reserved", "VFs taken"), rows)
 
@@ -72,7 +72,7 @@ def _taken(pf: Pf) -> tuple[str, str, str]:
 
 
 def connectivity(pairs: Sequence[Pair]) -> str:
-    """From the rows' pods to the columns'."""
+    """Return the connectivity from the rows' pods to the columns'."""
     return _matrix(pairs, lambda pair: ", ".join(_reached(pair)) or "nothing")
 
 
@@ -81,7 +81,7 @@ def _reached(pair: Pair) -> list[str]:
 
 
 def throughput(pairs: Sequence[Pair], caps: dict[str, int], frames: Callable[[Pair], float]) -> str:
-    """Frames in Mb/s from the rows' pods to the columns', with the cap and the least and most beside it."""
+    """Return Mb/s of frames from the rows' pods to the columns', with the cap, the least and the most."""
 
     def beside(source: str) -> tuple[str, str]:
         cap = caps[source]

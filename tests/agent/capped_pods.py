@@ -54,7 +54,7 @@ class Pods:
         return receipt
 
     def enforced(self) -> tuple[list[str | None], list[str]]:
-        """Who keeps the cap of each interface, and the problems of PFs, as told."""
+        """Return the keeper of each interface's cap, and the problems of PFs, as reported."""
         report = Reporter(self.node).now()
         given = [each for allocation in report.allocations for each in allocation.interfaces]
         return [each.enforced.max for each in given], [words for pf in report.pfs for words in pf.problems]

@@ -2,7 +2,7 @@
 
 Scheduler, kubelet and runtime are played as they behave (Kubernetes 1.36); agent and driver are real, and so
 are the socket between them, the ledger and all files. One seed decides everything, and no time is lost in
-waiting: it passes when nothing else is to do.
+waiting: it passes when no other work is left.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ LONGEST_S = 7200.0
 
 
 class HastyLoop(asyncio.SelectorEventLoop):
-    """A loop whose time passes as soon as nothing else is to do, on other threads as well."""
+    """A loop with a time that passes as soon as no other work is left, on other threads as well."""
 
     def __init__(self) -> None:
         super().__init__(_Hasty(self))
@@ -161,7 +161,7 @@ async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
 
 
 class CountedLife(Life):
-    """strikes: counts an act of some kind; returns the agent's fate where it is killed at that."""
+    """strikes: counts an act of some kind; returns the agent's fate if it is killed at that."""
 
     def __init__(self, strikes: Callable[[str], Fate | None]) -> None:
         super().__init__()
@@ -217,7 +217,7 @@ class Pod(MortalPod):
 class Walk:
     """A node from its first pod to its last one.
 
-    log: what happened, to be read when something is wrong. killed: how often, by process and by act.
+    log: the events, to be read if a check fails. killed: how often, by process and by act.
     """
 
     def __init__(self, directory: Path, seed: int) -> None:
@@ -275,7 +275,7 @@ class Walk:
             self.world.life.end()
         if "driver" in victim:
             self.driver.kill()
-        await asyncio.sleep(0)  # where a call that is killed ends
+        await asyncio.sleep(0)  # a call that is killed ends here
 
     # The processes
 
@@ -287,7 +287,7 @@ class Walk:
             await self._restart()
 
     async def _restart(self) -> None:
-        """Another agent, and another one where it is killed as it starts."""
+        """Start another agent, and another one if it is killed as it starts."""
         while True:
             self.world.end()
             try:
@@ -452,7 +452,7 @@ class Walk:
         return answers is not None and not any(answer.error for answer in answers.values())
 
     async def _ask(self, question: Callable[[DraDriver], Coroutine[Any, Any, dict[str, ClaimAnswer]]]) -> Any:
-        """None where the driver was not there, or has not answered in time."""
+        """Return the answers, or None if the driver was down, or has not answered in time."""
         try:
             async with asyncio.timeout(self.random.choice(DEADLINES_S)):
                 answers = await self.driver.call(question(self._dra))
@@ -543,7 +543,7 @@ class Walk:
 
     async def _come_to_rest(self) -> None:
         """Wait until each pod runs or is gone; then all that there is belongs to one that runs."""
-        while not self.agent.up or not all(pod.attached for pod in self.pods):  # noqa: ASYNC110 - nobody tells
+        while not self.agent.up or not all(pod.attached for pod in self.pods):  # noqa: ASYNC110 - no event
             await asyncio.sleep(1)
         self.check()
         claims = self.world.node.ledger.claims
@@ -553,10 +553,10 @@ class Walk:
         for prepared in claims.values():
             self._check_devices(prepared)
 
-    # What must hold
+    # Invariants
 
     def check(self) -> None:
-        """At any time when an agent runs: no VF is prepared twice, and pods have what was prepared."""
+        """At any time when an agent runs: no VF is prepared twice, and pods have the prepared VFs."""
         hardware, ledger, machine = self.world.node.hardware, self.world.node.ledger, self.world.hardware
         used = used_locally(hardware, ledger)
         for pf in hardware.pfs:
@@ -613,7 +613,7 @@ class Walk:
         return decode_specification(path.read_bytes())[1]
 
     def check_empty(self) -> None:
-        """When all pods are gone, nothing of them is left anywhere."""
+        """When all pods are gone, no trace of them is left anywhere."""
         ledger, run = self.world.node.ledger, self.world.directory / "run"
         assert not ledger.receipts
         assert not ledger.claims
@@ -633,7 +633,7 @@ class Walk:
 
 
 def walk(seed: int) -> Counter[str]:
-    """Walk; how often each process was killed, and at what acts."""
+    """Walk; return how often each process was killed, and at which acts."""
     with disk() as directory:
         found = Walk(directory, seed)
         try:

@@ -1,4 +1,4 @@
-"""The agent's cluster beside an API server that can be made to fail, and time that passes when told to."""
+"""The agent's cluster beside an API server that can be made to fail, and time that passes on command."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Clock:
 
 @dataclass
 class World:
-    """What a test has to do with.
+    """The surroundings of a test.
 
     fault: asked for every request; its answer, if it has one, is the server's.
     """
@@ -106,7 +106,7 @@ class World:
         return Pod(namespace="default", name=name, uid=PodUid(made.json()["metadata"]["uid"]))
 
     async def bind(self, pod: Pod, *, rate: int, generation: int = 0) -> Placement:
-        """A Binding of an extender that signs nothing."""
+        """Create a Binding as an extender without a key does."""
         placement = placed(rate, generation)
         annotations = {PLACEMENT_ANNOTATION: encode(placement, pod.uid, None)}
         binding = {"metadata": {"name": pod.name, "annotations": annotations}, "target": {"name": NODE}}
@@ -154,7 +154,7 @@ class World:
             self.store.put(EVENTS, {"metadata": {"namespace": "other", "name": "e"}, "count": number})
 
     async def settled(self) -> None:
-        """Until what was to be written is written: the next thing to be told has been."""
+        """Wait until pending events are written, because an event that is reported after them is."""
         marker = await self.run_pod(f"marker-{len(self.requests)}")
         self.cluster.placed_anew(marker, "marker")
         await self.until(lambda: any(each["involvedObject"]["uid"] == marker.uid for each in self.events()))

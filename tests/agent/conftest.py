@@ -32,7 +32,7 @@ def ipam(machine: Machine) -> ScriptedPlugin:
 
 @pytest.fixture
 def main(machine: Machine) -> ScriptedPlugin:
-    """What gives pods their ordinary interface, and speaks 1.0.0 at most."""
+    """The plugin that gives pods their ordinary interface; it speaks 1.0.0 at most."""
     made = ScriptedPlugin(machine.directory / "plugins", "main")
     made.speak(SUPPORTED_VERSIONS[:-1], ADD=f"echo '{json.dumps(ordinary('1.0.0'))}'")
     return made

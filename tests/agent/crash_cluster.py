@@ -1,4 +1,4 @@
-"""The pods of a mortal world, and what must hold of them at any time."""
+"""The pods of a mortal world, and their invariants."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ KINDS: dict[str, tuple[list[dict[str, object]], list[tuple[str, str]]]] = {
         [("net-a", "net1"), ("net-b", "net2")],
     ),
 }
-"""What pods ask for, and the attachments that give it: network and CNI_IFNAME."""
+"""Requests of pods, and the attachments that serve them: network and CNI_IFNAME."""
 
 SLOTTED = frozenset({"program", "networks"})
 """Kinds whose containers ask for a slot."""
@@ -73,7 +73,7 @@ def stdin(network: str, pod: Pod | None = None, **more: object) -> bytes:
 
 
 class Cluster:
-    """The pods of a world, and what must hold of them at any time."""
+    """The pods of a world, and their invariants."""
 
     def __init__(self, directory: Path) -> None:
         self.world = World(directory)
@@ -104,7 +104,7 @@ class Cluster:
         return self.world.verbs.delete(env, attachment.network)
 
     def leave(self, attachment: Attachment) -> None:
-        """The runtime's DEL finds nobody who answers. Its configuration has no part in it here."""
+        """Play a DEL of the runtime without an answer. Its configuration has no part in it here."""
         name = f"{attachment.container}:{attachment.ifname}:{attachment.network}"
         (self.world.directory / "run" / "deletions" / name).touch()
 
@@ -114,7 +114,7 @@ class Cluster:
         return self.world.verbs.collect(env, stdin(network, **{"cni.dev/valid-attachments": listed}))
 
     def uncap(self, pod: Pod) -> None:
-        """Let a pod take away what limits its interfaces."""
+        """Let a pod take away the limits of its interfaces."""
         for device in self.world.hardware.devices_in(pod.netns.inode):
             device.max_tx_rate_mbps = 0
 
@@ -136,7 +136,7 @@ class Cluster:
         assert not self.world.node.ledger.receipts
 
     def check(self, *, restored: bool = False) -> None:
-        """What holds between any two calls. restored: whether an agent has just been started."""
+        """Check the invariants between any two calls. restored: whether an agent has just been started."""
         assert self.world.markers() >= {key.container for key in self.world.node.ledger.receipts}
         self._check_free_vfs()
         self._check_attached()
@@ -146,7 +146,7 @@ class Cluster:
         self._check_devices()
 
     def _check_free_vfs(self) -> None:
-        """A VF that nobody has is as it was."""
+        """A VF without a holder is as it was."""
         spared = self.tampered | self.world.node.ledger.holders().keys()
         seen = self.world.kernel.observe()
         for pf, before in zip(seen.pfs, self.world.pristine.pfs, strict=True):
@@ -154,7 +154,7 @@ class Cluster:
                 assert vf == as_it_was or VfRef(pf.pci, vf.index) in spared
 
     def _check_attached(self) -> None:
-        """A pod whose ADD succeeded has what it was given, until somebody ends it."""
+        """After its ADD succeeded, a pod has the interfaces that it was given, until it is ended."""
         for attachment, pod in self.attached.items():
             receipt = self.world.node.ledger.receipts[attachment]
             assert receipt.phase is Phase.ATTACHED
@@ -163,7 +163,7 @@ class Cluster:
                     self._check_given(interface, pod)
 
     def check_whole(self) -> None:
-        """Every receipt is of an attachment that stands: what was cut short is undone or completed."""
+        """Every receipt is of an attachment that stands: interrupted calls are undone or completed."""
         pods = {attachment: pod for pod in self.pods for attachment in pod.attachments}
         for attachment, receipt in self.world.node.ledger.receipts.items():
             assert receipt.phase is Phase.ATTACHED
@@ -181,7 +181,7 @@ class Cluster:
             assert function.driver == "vfio-pci"
 
     def _check_places(self) -> None:
-        """No pod has what the ledger does not give it."""
+        """No pod has a VF that the ledger does not give it."""
         holders = self.world.node.ledger.holders()
         containers = {pod.netns.inode: pod.container for pod in self.pods}
         for ref, function in self.world.hardware.functions.items():
@@ -193,7 +193,7 @@ class Cluster:
                 assert ref in holders
 
     def _check_devices(self) -> None:
-        """Who holds the exclusive device has it and no other VF, and nobody else ever has it."""
+        """The exclusive device's holder has it and no other VF, and no other pod ever has it."""
         kinds = {pod.container: pod.kind for pod in self.pods}
         for key, receipt in self.world.node.ledger.receipts.items():
             holding = kinds[key.container] == "holding"
@@ -201,7 +201,7 @@ class Cluster:
             assert all(bool(each.pool) == holding for each in receipt.interfaces)
 
     def _check_slots(self, *, restored: bool) -> None:
-        """A slot tells all that its sandbox has and nothing else, or nothing where something went wrong."""
+        """A slot lists exactly the devices of its sandbox; it may be absent if a call failed."""
         ledger, told = self.world.node.ledger, self.world.slots()
         assert told.keys() <= {slot.device for slot in ledger.slots()}
         for slot, interfaces in ledger.slots().items():
@@ -213,7 +213,7 @@ class Cluster:
                 assert told.get(slot.device) in (wanted if restored else [None, *wanted])
 
     def _is_whole(self, container: str) -> bool:
-        """Whether a sandbox is there, and nobody has done anything to its VFs."""
+        """Report whether a sandbox exists and its VFs are untouched."""
         receipts = self.world.node.ledger.of_container(container)
         refs = {each.vf for receipt in receipts for each in receipt.interfaces}
         return all(self.world.hardware.alive(each.netns) for each in receipts) and not refs & self.tampered

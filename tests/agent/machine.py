@@ -128,7 +128,7 @@ class Machine:
         self._containers: dict[str, int] = {}
 
     def boot(self) -> None:
-        """Begin with nothing in the kernel; the disk stays as it is."""
+        """Begin with an empty kernel; the disk stays as it is."""
         two = FakePf(name="f0", pci=PF0, vfs=4, rdma=self.rdma), FakePf(name="f1", pci=PF1, vfs=4)
         self.hardware = FakeMachine(*(self.pfs or two))
         self.kernel = FakeKernel(self.hardware)
@@ -188,7 +188,7 @@ class Machine:
         await self.on_prepared()
 
     async def on_prepared(self) -> None:
-        """What a test wants to happen while the receipt is on disk and nothing given."""
+        """A test's step while the receipt is on disk, but no interface is given."""
 
     @contextmanager
     def full_disk(self) -> Iterator[None]:

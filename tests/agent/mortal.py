@@ -67,12 +67,12 @@ RESOURCES = (ExactResource(name=SLOT, count=SLOTS), ExclusiveResource(select=Sel
 
 
 class CrashError(BaseException):
-    """The process is gone; whoever goes on in it does nothing."""
+    """The process is gone; code that goes on in it has no effect."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fate:
-    """What goes wrong, by the number of the act, from now on.
+    """The failures, by the number of the act, from now on.
 
     halfway: the act is begun, and a part of it done, before it fails or the process dies. done: all of it.
     """
@@ -133,7 +133,7 @@ class MortalKernel:
 
 
 class MortalReceipts:
-    """synced: called when what was written until now would outlive a power cut."""
+    """synced: called when all data written until now would outlive a power cut."""
 
     def __init__(self, receipts: Receipts, life: Life, synced: Callable[[], None]) -> None:
         self._receipts, self._life, self._synced = receipts, life, synced
@@ -233,7 +233,7 @@ class MortalFiles:
 
 @dataclass
 class Book:
-    """What other plugins did and have not undone; on a disk, as host-local keeps it."""
+    """The acts of other plugins that are not undone; on a disk, as host-local keeps them."""
 
     entries: dict[tuple[str, str, str], str] = field(default_factory=dict)
     given: int = 0
@@ -289,7 +289,7 @@ class Turn:
 
 @contextmanager
 def disk() -> Iterator[Path]:
-    """A directory of its own, in memory where there is such."""
+    """A directory of its own, in memory if /dev/shm exists."""
     memory = Path("/dev/shm")  # noqa: S108 - a directory of our own in it
     with TemporaryDirectory(dir=memory if memory.is_dir() else None) as directory:
         yield Path(directory)
@@ -356,7 +356,7 @@ class World:
         self.runner.close()
 
     def boot(self) -> None:
-        """A kernel with nothing in it, and an empty tmpfs."""
+        """Begin with an empty kernel and an empty tmpfs."""
         self.boots += 1
         self.hardware = FakeMachine(
             FakePf(name="f0", pci=PF0, vfs=4, rdma=True), FakePf(name="f1", pci=PF1, vfs=4)
@@ -367,7 +367,7 @@ class World:
             shutil.rmtree(self.directory / directory, ignore_errors=True)
 
     def start(self) -> None:
-        """A new agent, which first undoes what the one before left behind."""
+        """Start a new agent, which first undoes or completes the unfinished calls of the one before."""
         self.open()
         self.runner.run(self.recover())
 
@@ -405,11 +405,11 @@ class World:
         self._keep()
 
     async def recover(self) -> None:
-        """Undo or complete what the agent before left behind."""
+        """Undo or complete the unfinished calls of the agent before."""
         await self.verbs.reconcile()
         await self.verbs.restore_caps()
         await self.live_rates.recover()
-        with suppress(KernelError):  # of what somebody took away from vfio-pci
+        with suppress(KernelError):  # of functions that were taken away from vfio-pci
             self.devices.restore(self.node.ledger)
 
     def end(self) -> None:
@@ -418,7 +418,7 @@ class World:
         self._receipts.close()
 
     def run(self, *calls: Coroutine[Any, Any, Any], fate: Fate = Fate()) -> list[Any]:
-        """What came of calls that are made at once; none where the agent died of it."""
+        """Return the outcomes of calls that are made at once; empty if the agent died of it."""
         self.life.begin(fate)
 
         async def together() -> list[Any]:
@@ -475,7 +475,7 @@ class World:
             self.device_of = name
 
     def slots(self) -> dict[str, set[str]]:
-        """What containers get by each slot: device nodes by path."""
+        """Return the device nodes' paths that containers get by each slot."""
         found = {}
         for path in (self.directory / "host").rglob("k8s-rdma.io-slot_*.json"):
             _, [device] = decode_specification(path.read_bytes())
@@ -506,4 +506,4 @@ class World:
 
 
 async def _nobody_waits() -> None:
-    """Nobody reads the reports of this agent."""
+    """The reports of this agent have no reader."""

@@ -20,7 +20,7 @@ QUIET = 20
 class PassingTime:
     """`advance` ends every pause that ends by then, in order, each when its time has come.
 
-    progress: what changes for as long as anything goes on; all of it in this event loop.
+    progress: a value that changes for as long as work goes on; all of it in this event loop.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class PassingTime:
         await self.settle()
 
     async def settle(self) -> None:
-        """Until nothing goes on any more, but time."""
+        """Wait until only time goes on."""
         quiet, before = 0, None
         while quiet < QUIET:
             now = (len(self.pauses), self.progress())

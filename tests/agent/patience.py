@@ -24,7 +24,7 @@ class Patience:
         return seconds
 
     def end(self) -> None:
-        """End the pause that `next` told last."""
+        """End the pause that `next` returned last."""
         assert self._last is not None
         self._last.set_result(None)
 

@@ -1,4 +1,4 @@
-"""What pods ask for, what configurations and results say, and a cluster that knows it and is told."""
+"""Requests of pods, configurations, results, and a cluster that knows pods and remembers reports."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def ordinary(version: str, sandbox: str = "/run/netns/x") -> dict[str, Any]:
 
 
 def told(result: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The addresses of each interface, by its name, as a result tells them."""
+    """Return the addresses of each interface in a result, by its name."""
     names = [each["name"] for each in result["interfaces"]]
     found: dict[str, list[str]] = {name: [] for name in names}
     for ip in result.get("ips", ()):
@@ -56,7 +56,7 @@ def placed_by_the_extender(*interfaces: PlacedInterface) -> dict[str, str]:
 
 
 class KnowingCluster:
-    """The API server's part of `agent.cluster`, with these annotations; remembers what it was told."""
+    """The API server's part of `agent.cluster`, with these annotations; it remembers all reports."""
 
     def __init__(self, annotations: dict[str, str]) -> None:
         self._annotations = annotations

@@ -37,7 +37,7 @@ RESOURCE = "k8s-rdma.io/vf"
 
 
 class Told:
-    """`Reports` of what a test says."""
+    """`Reports` with values that a test sets."""
 
     def __init__(self) -> None:
         self._report = make_report("w1", generation=1)
@@ -85,7 +85,7 @@ class Promises(NoCluster):
 
 @dataclass
 class World:
-    """What a test has to do with; fault: as in `agent.cluster_world`."""
+    """The surroundings of a test; fault: as in `agent.cluster_world`."""
 
     store: Store
     registry: Registry

@@ -1,4 +1,4 @@
-"""A container runtime before the agent's service, on the pretended kernel; it sees what is printed."""
+"""A container runtime before the agent's service, on the pretended kernel; it sees the output."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class PretendedNamespaces:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What was printed; `document` is empty where nothing was."""
+    """The output; `document` is empty if there was no output."""
 
     exit_status: int
     document: dict[str, Any]
@@ -77,7 +77,7 @@ class Runtime:
         annotations: dict[str, str] | None = None,
         prev_result: object = None,
     ) -> Answer:
-        """annotations: delivered with the call if given. pod: None for a caller that is not Kubernetes."""
+        """annotations: delivered with the call if given. pod: unset for a caller that is not Kubernetes."""
         if annotations is not None:
             conf = conf | {"runtimeConfig": {ANNOTATIONS: annotations}}
         if prev_result is not None:

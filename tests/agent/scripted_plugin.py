@@ -1,4 +1,4 @@
-"""A plugin for tests: a shell script that notes each call and answers as told."""
+"""A plugin for tests: a shell script that notes each call and gives set answers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ esac
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """What the plugin was called with."""
+    """The arguments of a call of the plugin."""
 
     command: str
     container: str

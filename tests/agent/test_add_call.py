@@ -1,4 +1,4 @@
-"""What interfaces are called, and which field is named when they cannot be."""
+"""Names of interfaces, and which field an error gives if a name is not possible."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def conf(**keys: object) -> NetConf:
 
 
 def asked(*names: str, driver: VfDriver = VfDriver.KERNEL) -> tuple[InterfaceRequest, ...]:
-    """Interfaces with these names; empty for none."""
+    """Return interfaces with these names; an empty name is unset."""
     return tuple(InterfaceRequest(options=InterfaceOptions(name=name, driver=driver)) for name in names)
 
 

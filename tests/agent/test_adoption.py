@@ -53,7 +53,7 @@ class Asked:
         return {pf.name: [vf.vf for vf in pf.foreign] for pf in told.pfs}
 
     def leave_behind(self, pf: str, vf: int, rate: int) -> None:
-        """What an older plugin did."""
+        """Set rates as an older plugin did."""
         ref = VfRef(next(pci for pci, each in self.machine.hardware.pfs.items() if each.name == pf), vf)
         self.machine.kernel.apply(
             SetRates(pf=ref.pf, rates=(VfRate(vf, rate, 2 * rate),), previous=(VfRate(vf),))
@@ -298,7 +298,7 @@ def test_adopt_says_that_the_agent_is_not_running(tmp_path: Path) -> None:
 
 
 def test_adopt_leaves_a_device_alone_that_kubelet_gave_to_a_pod(tmp_path: Path) -> None:
-    """Which got it without our plugin, so that the ledger does not know it; unless kubelet tells, none is."""
+    """The ledger lacks it, because our plugin had no part; unless kubelet answers, no device is adopted."""
     machine = Machine(tmp_path, rdma=True)
     machine.resources = (ExclusiveResource(select=Selector(pfs=("f0",))),)
     machine.kubelet = kubelet = FakePodResources()

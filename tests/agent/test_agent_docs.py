@@ -1,4 +1,4 @@
-"""docs/agent.md tells every key of the agent's configuration."""
+"""docs/agent.md has every key of the agent's configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the agent knows of its node's pods, and what it asks when the runtime tells it nothing."""
+"""The agent's knowledge of its node's pods, and its questions if the runtime sends no annotations."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def test_delegate_gives_eth0_to_a_pod_without_requests(
             version,
         )
         assert machine.markers() == {"c1"}
-        # DEL goes by what was called then, whatever the configuration is now.
+        # DEL goes by the configuration of the ADD, whatever the configuration is now.
         assert (await runtime.ask("DEL", conf(version))).exit_status == 0
         [deleted] = main.calls("DEL")
         assert (deleted.ifname, deleted.stdin["bridge"]) == ("eth0", "b")
@@ -232,7 +232,7 @@ def test_add_with_a_delegate_that_a_crash_cut_short_is_undone_by_the_next_start(
     machine: Machine, main: ScriptedPlugin
 ) -> None:
     class Crash(BaseException):
-        """What nothing is done about."""
+        """An error that no code handles."""
 
     async def cut_short(runtime: Runtime) -> None:
         async def crash() -> None:

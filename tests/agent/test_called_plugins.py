@@ -1,4 +1,4 @@
-"""Which other plugins a configuration has called, and what they read."""
+"""Which other plugins a configuration has called, and their input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CDI specifications of shared resources: what a device plugin declares is told while it is there."""
+"""CDI specifications of shared resources: a device plugin's declarations are used while it is there."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ OURS = "k8s-rdma.io-vf_0000:03:00.1.json"
 
 
 class Nodes:
-    """The group of a function is its last figure; nobody has RDMA devices."""
+    """The group of a function is its last figure; no VF has RDMA devices."""
 
     def vfio_group(self, pci: str) -> str:
         return f"/dev/vfio/{pci[-1]}"
@@ -46,7 +46,7 @@ class Nodes:
 
 @pytest.fixture
 def host(tmp_path: Path) -> Path:
-    """A node's root, where `/var/run` is a link as it is on real ones."""
+    """A node's root, in which `/var/run` is a link as it is on real ones."""
     root = tmp_path / "host"
     (root / "run").mkdir(parents=True)
     (root / "var").mkdir()

@@ -1,4 +1,4 @@
-"""CHECK: every way in which an attachment can be other than its ADD made it is told by code and object."""
+"""CHECK reports by code and object every way in which an attachment can differ from its ADD."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_check_names_the_altered_setting(
 
 
 def ask_check(machine: Machine, between: Callable[[], None]) -> Answer:
-    """What a pod's CHECK answers when something happened after its ADD."""
+    """Return the answer of a pod's CHECK after a change since its ADD."""
     answers: list[Answer] = []
 
     async def scenario(runtime: Runtime) -> None:

@@ -24,7 +24,7 @@ RDMA = "tencent.com/rdma"
 
 
 def check(machine: Machine, annotations: dict[str, str] | None = None) -> K8sRdmaError | None:
-    """The refusal; None for none."""
+    """Return the refusal, if there is one."""
 
     async def main() -> K8sRdmaError | None:
         with machine.running() as (_, verbs):

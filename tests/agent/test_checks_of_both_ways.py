@@ -1,4 +1,4 @@
-"""Each check of what a pod asks for by annotation has its counterpart for claims: docs/dra.md has the table.
+"""Each check of a pod's requests by annotation has its counterpart for claims: docs/dra.md has the table.
 
 A cell is a pod that the check refuses, by each way on its own, with the same reason.
 """

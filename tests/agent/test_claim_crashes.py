@@ -118,7 +118,7 @@ def play(failing: str, fate: Fate, how: dict[str, bool], at: int) -> bool:
 
 
 def check_empty(world: World) -> None:
-    """Nothing of any pod is left."""
+    """No trace of any pod is left."""
     assert not world.node.ledger.receipts
     assert not world.node.ledger.claims
     assert world.is_pristine()
@@ -138,7 +138,7 @@ def test_no_vf_or_bandwidth_is_lost_whatever_fails_and_whenever(
 
 
 def play_end(former_ends: str, fate: Fate, how: dict[str, bool], at: int) -> bool:
-    """A claim that kubelet does not unprepare for its pod, which is gone: another one takes it, or nobody."""
+    """A claim that kubelet does not unprepare for its pod, which is gone: another takes it, or it ends."""
     with new_world(RULES) as world:
         former = Pod(world, "p")
         for step in ("prepare", "add", "delete"):

@@ -45,7 +45,7 @@ def annotated(number: int, **annotations: str) -> dict[str, Any]:
 
 
 async def prepared(agent: Running, uid: str, **changes: Any) -> object:
-    """A claim of one interface of the pod p; the error where it is refused."""
+    """Prepare a claim of one interface of the pod p; return the error if it is refused."""
     try:
         return await agent.prepare(interface("a"), uid=uid, name=uid, **changes)
     except K8sRdmaError as error:
@@ -114,7 +114,7 @@ def test_prepared_claim_stands_in_a_new_sandbox_after_its_policy_became_stricter
 
 
 def test_claim_of_a_pod_that_would_lock_more_memory_than_it_may_is_refused(machine: Machine) -> None:
-    """As a pod with an annotation is: an amount that is cut silently is none that was asked for."""
+    """As a pod with an annotation is: an amount that is cut silently is not the amount asked for."""
     machine.policies = policies(maxMemlock="1Gi")
 
     async def play(agent: Running) -> None:

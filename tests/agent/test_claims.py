@@ -538,7 +538,7 @@ def test_fault_of_the_agent_is_an_answer(machine: Machine) -> None:
 
 
 class Faulty(ClaimCommands):
-    """Claims that nobody foresaw."""
+    """Claims that cause an unforeseen error."""
 
     async def prepare(self, question: Prepare, *waiting: object) -> Any:
         raise OverflowError

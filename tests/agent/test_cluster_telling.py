@@ -1,4 +1,4 @@
-"""What the agent tells the cluster: network status, events, and evictions."""
+"""The agent's reports to the cluster: network status, events, and evictions."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ async def test_change_of_rates_is_an_event_by_whether_it_is_refused(tmp_path):
 
 
 async def test_event_is_reported_again_once_the_time_of_day_was_put_back(tmp_path):
-    """As a node's is that began with a wrong clock; no event would be told until it is as late again."""
+    """As a node's is that began with a wrong clock; no event would be reported until it is as late again."""
     async with world(tmp_path) as w:
         pod = await w.run_pod()
         w.cluster.rates_changed(pod, "first", refused=True)

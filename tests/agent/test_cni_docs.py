@@ -1,4 +1,4 @@
-"""docs/cni.md tells every key of the configuration and every code of an error."""
+"""docs/cni.md has every key of the configuration and every code of an error."""
 
 from __future__ import annotations
 

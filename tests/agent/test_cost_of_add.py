@@ -1,4 +1,4 @@
-"""What an ADD may cost of what is dear, by count: looks at the hardware, questions to PFs, synced writes."""
+"""Limits of an ADD's expensive steps, by count: looks at the hardware, questions to PFs, synced writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever fails and whenever the agent dies: nothing is given twice, lost or forgotten."""
+"""Whatever fails and whenever the agent dies: no VF is given twice, lost or forgotten."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WAYS = {
     "dies and what was not synced is lost": (lambda at: Fate(dies_at=at), {"forget_unsynced": True}),
     "dies by a power cut": (lambda at: Fate(dies_at=at), {"forget_unsynced": True, "reboot": True}),
 }
-"""How an act goes wrong, and what is different when the agent is started again."""
+"""How an act goes wrong, and the differences when the agent is started again."""
 
 
 @pytest.mark.parametrize("call_of", ["add", "delete", "collect", "restore", "vanish", "inherit"])
@@ -55,7 +55,7 @@ def test_deletion_that_was_left_is_carried_out_whatever_fails_and_whenever(
 
 
 def _survived(call_of: str, kind: str, fate: Fate, how: dict[str, bool], at: int) -> int:
-    """One pod on one machine, and the act that fails; the next one's number, or -1 when there is none."""
+    """Play one pod on one machine and a failing act. Return the next act's number, -1 after the last."""
     with new_cluster() as cluster:
         world, pod = cluster.world, cluster.new_pod("uid", kind)
         calls = _calls(cluster, pod, call_of)
@@ -72,7 +72,7 @@ def _survived(call_of: str, kind: str, fate: Fate, how: dict[str, bool], at: int
 
 
 def _calls(cluster: Cluster, pod: Pod, call_of: str) -> list[Coroutine[Any, Any, Any]]:
-    """What is to fail, with all that comes before it done."""
+    """Return the calls that are to fail, after all that comes before them is done."""
     if call_of == "add":
         return [cluster.add(pod, pod.attachments[0])]
     for attachment in pod.attachments:
@@ -253,7 +253,7 @@ class Interleaving(RuleBasedStateMachine):
             self.cluster.attached.clear()
             self.cluster.tampered.clear()
         if forget_unsynced:
-            # What was attached by marks that were lost is undone at the start; the runtime will end it.
+            # Attachments by marks that were lost are undone at the start; the runtime will end them.
             self.cluster.attached.clear()
         self.world.restart(reboot=reboot, forget_unsynced=forget_unsynced)
         if forget_unsynced:
@@ -261,7 +261,7 @@ class Interleaving(RuleBasedStateMachine):
             self.cluster.tampered |= self.world.node.ledger.holders().keys()
 
     def _settle(self) -> None:
-        """What lost its holder, or came back to it, is nobody's odd one any more."""
+        """A VF without a holder does not count as tampered with any more."""
         held = self.world.node.ledger.holders()
         self.cluster.tampered &= held.keys()
 

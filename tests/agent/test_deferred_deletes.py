@@ -1,4 +1,4 @@
-"""DELs that the CNI executable left while no agent answered, and what becomes of them."""
+"""DELs that the CNI executable left while no agent answered, and their outcome."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def file_of(machine: Machine, attachment: Attachment) -> Path:
 
 
 def leave(machine: Machine, attachment: Attachment = ONE, data: bytes | None = None) -> None:
-    """What the executable does."""
+    """Leave a DEL as the executable does."""
     file_of(machine, attachment).write_bytes(frame(attachment) if data is None else data)
 
 
@@ -179,7 +179,7 @@ def test_deletion_stays_until_it_could_be_carried_out(machine: Machine) -> None:
 
 
 def test_deletion_brings_the_configuration_of_then(tmp_path: Path, machine: Machine) -> None:
-    """What another plugin could not give by a mistake, it takes back by the correction."""
+    """If another plugin's ADD failed by a mistake, its DEL succeeds by the corrected configuration."""
     plugin = ScriptedPlugin(tmp_path)
     plugin.speak(MODERN, ADD=REFUSED, DEL=UNLESS_RIGHT)
 

@@ -135,7 +135,7 @@ def test_start_after_a_reboot_gives_addresses_back_and_leaves_the_new_kernel_alo
     async def after() -> None:
         with machine.running(boot_id="boot-2") as (node, verbs):
             assert machine.markers() == {"c1"}
-            # What has the name and the number of a namespace of the boot before is another pod's.
+            # A namespace with the name and the number of one of the boot before is another pod's.
             machine.hardware.create_namespace()
             assert await verbs.reconcile()
             assert not node.ledger.receipts
@@ -415,7 +415,7 @@ def test_gc_ends_attachments_outside_all_lists_of_the_runtime(
 
 
 def test_gc_goes_by_the_name_that_the_runtime_called_the_attachment(machine: Machine) -> None:
-    """Which is none of the interfaces' in the pod, and differs between networks of one pod."""
+    """It is not an interface's name in the pod, and differs between networks of one pod."""
 
     async def scenario(runtime: Runtime) -> None:
         chained = {"prev_result": ordinary(GC_VERSION), "annotations": asks({}, {})}

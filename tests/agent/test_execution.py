@@ -310,7 +310,7 @@ def test_versions_are_requested_once_per_file(plugins, script):
         assert len(script.calls("VERSION")) == 2
 
     asyncio.run(scenario())
-    # Plugins that were built with an old libcni check these although VERSION needs none of them.
+    # Plugins that were built with an old libcni check these although VERSION does not need them.
     assert script.calls()[0].container == script.calls()[0].ifname == "dummy"
 
 
@@ -351,7 +351,7 @@ def test_real_plugin_reports_its_versions(plugins):
 
 
 def make_root(root: Path, program: Path, place: str) -> None:
-    """A root file system with a program, its libraries, and what knows nothing of our processes."""
+    """Make a root file system with a program, its libraries, and a `/proc` without our processes."""
     listed = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout.split()
     libraries = [Path(word) for word in listed if word.startswith("/")]
     for file in (program, *libraries):
@@ -362,7 +362,7 @@ def make_root(root: Path, program: Path, place: str) -> None:
 
 
 def looking(root: Path, condition: str) -> DelegatedPlugin:
-    """A plugin in a root file system of its own; it prints `found` where that holds there."""
+    """A plugin in a root file system of its own; it prints `found` if the condition holds there."""
     make_root(root, Path(shutil.which("sh") or ""), "bin/sh")
     plugin = root / "looks"
     plugin.write_text(f"#!/bin/sh\nread -r line\n{condition} && echo found\n")
@@ -381,7 +381,7 @@ def test_plugin_in_the_hosts_root_finds_itself_in_proc(tmp_path):
 
 @needs_root
 def test_plugin_in_the_hosts_root_finds_a_namespace_in_the_hosts_proc(tmp_path):
-    """As runtimes name it that keep none in `/run/netns`; the pid is the host's."""
+    """As runtimes name it that do not use `/run/netns`; the pid is the host's."""
     looks = looking(tmp_path, '[ -e "$CNI_NETNS" ]')
     netns = Path("/proc/4000000000/ns/net")  # higher than any of ours
     file = tmp_path / netns.relative_to("/")
@@ -423,7 +423,7 @@ def test_plugin_in_the_root_of_the_host_keeps_no_mount_that_the_host_unmounts(tm
 @needs_host_local
 @needs_root
 def test_plugin_runs_in_the_hosts_root_when_that_is_mounted_elsewhere(tmp_path):
-    """As agents do in a container: what is absolute there is absolute on the node, links as well."""
+    """As for agents in a container: paths that are absolute there are absolute on the node, links as well."""
     make_root(tmp_path, Path(shutil.which("host-local", path=PLUGINS) or ""), "home/cni/host-local")
     (tmp_path / "opt").mkdir()
     (tmp_path / "opt/cni").symlink_to("/home/cni")

@@ -1,4 +1,4 @@
-"""GPUs that the agent reports: by kubelet's word, by its silence, and by where the machine has them."""
+"""GPUs that the agent reports: by kubelet's word, by its silence, and by their place in the machine."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Locator:
 
 
 class World:
-    """A monitor that runs in virtual time, with what it published: addresses in use and free."""
+    """A monitor that runs in virtual time, with the addresses that it published: in use and free."""
 
     def __init__(self, **how: Any) -> None:
         self.kubelet, self.locator = FakePodResources(), Locator()

@@ -156,7 +156,7 @@ async def cluster(directory: Path) -> AsyncIterator[World]:
 
 
 async def refusal(w: World, attempt: Callable[[], Any]) -> K8sRdmaError:
-    """The refusal of what waits for the address first."""
+    """Return the refusal of an attempt that waits for the address first."""
     task = asyncio.ensure_future(attempt())
     while not task.done():
         await w.time.advance(WAIT_S)
@@ -313,7 +313,7 @@ async def test_addresses_outlast_the_agent_and_those_of_ended_pods_are_released(
 
 
 async def test_address_that_another_node_got_meanwhile_is_a_problem_and_its_lease_stays(tmp_path: Path):
-    """As after an update from an agent that held none."""
+    """As after an update from an agent that did not hold addresses."""
     async with cluster(tmp_path) as w:
         first, second = w.agent("w1"), w.agent("w2")
         await first.prepare(mac=MAC)

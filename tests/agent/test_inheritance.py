@@ -1,4 +1,4 @@
-"""A pod's new sandbox takes over from the one before; nobody gets between."""
+"""A pod's new sandbox takes over from the one before; no other pod gets between."""
 
 from __future__ import annotations
 

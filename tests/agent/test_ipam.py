@@ -84,7 +84,7 @@ def test_several_calls_run_at_a_time_and_no_more_than_that(script, ipams):
         f"touch {count}/$CNI_IFNAME; "
         f"while [ $(ls {count} | wc -l) -lt {MAX_PARALLEL} ]; do :; done; "
         f"ls {count} | wc -l >{script.directory}/$CNI_IFNAME; "
-        # Nobody leaves before all that run now have counted.
+        # No call ends before all that run now have counted.
         f"while [ $(ls -d {script.directory}/rdma* | wc -l) -lt {MAX_PARALLEL} ]; do :; done; {COUNTS}"
     )
     script.speak(MODERN, ADD=meets)

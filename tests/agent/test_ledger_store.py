@@ -125,7 +125,7 @@ def test_pod_that_names_the_claim_of_another_is_refused_until_it_is_prepared_for
 
 
 def test_further_pods_of_a_claim_are_refused_while_they_exist(machine: Machine) -> None:
-    """Nobody follows the node's pods: the claim itself names them."""
+    """Without a watch of the node's pods: the claim itself names them."""
 
     async def begin(agent: Running) -> None:
         document = of_pod(claim(interface("a")), "p")
@@ -200,7 +200,7 @@ def test_pod_whose_claim_was_abandoned_is_refused_until_it_is_prepared_again(mac
 def test_marks_of_an_older_agent_refuse_and_this_agents_marks_refuse_with_an_older_one(
     machine: Machine,
 ) -> None:
-    """An older agent compares what is listed with names of prepared claims."""
+    """An older agent compares the listed names with those of prepared claims."""
 
     async def play(agent: Running) -> None:
         await agent.prepare(interface("a"))

@@ -1,4 +1,4 @@
-"""Rates of running pods: changed as their placements are, or refused, and nothing in between."""
+"""Rates of running pods: changed as their placements are, or refused, and never in part."""
 
 from __future__ import annotations
 

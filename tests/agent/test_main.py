@@ -1,4 +1,4 @@
-"""What an agent opens when it starts."""
+"""Files that an agent opens when it starts."""
 
 from __future__ import annotations
 

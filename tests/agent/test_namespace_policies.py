@@ -1,4 +1,4 @@
-"""What the agent refuses a namespace by its own copy of the policies, whoever placed the pod."""
+"""The agent's refusals by its own copy of a namespace's policies, whoever placed the pod."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CHAINED = conf("1.0.0")
 
 
 def placed(*interfaces: PlacedInterface, key: PlacementKeys | None = KEY) -> dict[str, str]:
-    """As an extender promises it, signed where there is a key."""
+    """As an extender promises it, signed if there is a key."""
     placement = Placement(node=NodeName("w1"), interfaces=interfaces)
     return {PLACEMENT_ANNOTATION: encode(placement, PodUid("uid-p"), key)}
 

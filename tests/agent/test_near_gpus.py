@@ -296,7 +296,7 @@ class MachineNamespaces:
 
 
 def rebuilt(machine: Machine, cached: CachedAttachment, **devices: HeldDevices) -> RebuiltAttachment:
-    """By pods' names, what kubelet says of them."""
+    """devices: by pods' names, kubelet's answer."""
     rebuild = Rebuild(
         node=NodeName("w1"),
         kernel=machine.kernel,

@@ -1,4 +1,4 @@
-"""Several networks of a pod, what a configuration has for all interfaces, and what the pod is told."""
+"""Several networks of a pod, a configuration's options for all interfaces, and events of the pod."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_attachments_of_a_pod_give_their_shares_and_end_one_by_one(machine: Mach
 
 
 def test_new_sandbox_takes_over_from_all_attachments_of_the_old_one(machine: Machine) -> None:
-    """Once that is gone; while it is there, the runtime is told to try again."""
+    """Once that is gone; while it is there, the answer asks the runtime to try again."""
     machine.cluster = KnowingCluster(
         requests({"min_tx_rate": 60_000}, {"network": "fabric-b", "min_tx_rate": 70_000}) | MULTUS
     )

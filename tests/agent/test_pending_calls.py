@@ -87,7 +87,7 @@ def test_add_succeeds_when_it_comes_after_the_delete_of_one_that_was_given_up(ma
 
 
 def test_container_is_marked_before_its_add_chooses_anything(machine: Machine) -> None:
-    """The executable asks the agent about a DEL only where there is a marker."""
+    """The executable asks the agent about a DEL only if there is a marker."""
 
     async def scenario() -> None:
         machine.cluster = cluster = SlowCluster()

@@ -85,7 +85,7 @@ def placed(*rates: int, pool: str = RDMA) -> dict[str, str]:
 def test_exclusive_devices_slot_has_its_nodes_and_no_variable_that_hides_the_other_devices(
     machine: Machine, kubelet: FakePodResources
 ) -> None:
-    """The device plugin has told of both together; each specification would say that there is one."""
+    """The device plugin has declared both together; each specification would say that there is one."""
     kubelet.allocate("default", "p", RDMA, "f0r3", "f0r1")
 
     async def scenario(runtime: Runtime) -> None:
@@ -408,7 +408,7 @@ def test_unpromised_rates_leave_room_promised_to_others(machine: Machine, kubele
 def test_device_is_known_at_once_when_it_came_home_unobserved(
     machine: Machine, kubelet: FakePodResources
 ) -> None:
-    """What was seen last of its VF is of when a pod had it, and its RDMA device elsewhere."""
+    """Its VF was last seen when a pod had it, and its RDMA device was elsewhere."""
     kubelet.allocate("default", "p", RDMA, "f0r2")
 
     async def scenario(runtime: Runtime) -> None:

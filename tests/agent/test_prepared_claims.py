@@ -46,7 +46,7 @@ def successor(*interfaces: dict[str, Any], pod: str = "q") -> Prepare:
 
 
 def test_claim_that_is_being_unprepared_passes_to_no_pod(machine: Machine) -> None:
-    """What it prepared for the new one would end with it."""
+    """The devices that it prepared for the new pod would end with it."""
 
     async def play(agent: Running) -> None:
         await agent.prepare(interface("a", bandwidth="60G"))
@@ -83,7 +83,7 @@ def test_claim_of_a_former_pod_passes_to_its_new_one_if_the_former_has_no_interf
         assert agent.promised_mbps() == 60_000
         await agent.add("c2", "q")
         assert agent.vfs("c2") == [(PF0, 0, "eth0", 60_000, 0)]
-        # The executable asks for what is marked, although the former pod has no prepared claim any more.
+        # The executable asks for the marked pod, although the former pod has no prepared claim any more.
         assert (machine.directory / "run/claims/uid-p").exists()
         assert "prepared for another pod" in (await refusal(agent.add("c3", "p"))).message
         agent.node.ledger_store.set_consumers({PodUid("uid-q"): frozenset({"default/c"})})

@@ -51,7 +51,7 @@ def config(directory: Path, **changes: object) -> Path:
 
 
 def refusal(path: Path | str) -> str:
-    """What an agent that cannot start says: one line."""
+    """Return the output of an agent that cannot start: one line."""
     ended = subprocess.run(command(path), capture_output=True, text=True, check=False, timeout=DEADLINE_S)
     assert ended.returncode == 2
     assert ended.stdout == ""

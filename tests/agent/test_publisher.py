@@ -1,4 +1,4 @@
-"""What the agent publishes: always what holds, a renewal only of what is published, whatever fails."""
+"""The agent's objects: always the present state, a renewal only of a published one, whatever fails."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class NoNamespaces:
 
 
 def cached(name: str, mac: str) -> CachedAttachment:
-    """An attachment of a pod that asks for nothing by annotation; only its MAC says what it had."""
+    """An attachment of a pod without an annotation; only its MAC identifies its VF."""
     plugins = [{"type": "main"}, {"type": "k8s-rdma-cni"}]
     interfaces = [{"name": "rdma0", "mac": mac, "sandbox": "/run/netns/gone"}]
     return CachedAttachment(

@@ -1,4 +1,4 @@
-"""When the agent looks at the hardware by itself, and what becomes of what it cannot see."""
+"""When the agent looks at the hardware by itself, and how it treats devices that it cannot see."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Kept:
         return self.machine.kernel.observations
 
     async def settle(self) -> float:
-        """Let the pause pass that follows a change; the next one is told when all that follows is done."""
+        """Let the pause after a change pass, and the work after it; return the next pause's length."""
         assert await self.patience.next() >= SETTLE_S
         return await self.patience.pass_by()
 
@@ -122,7 +122,7 @@ def test_hardware_is_looked_at_once_after_a_burst_of_changes(machine: Machine) -
 
 def test_rest_between_scans_grows_with_their_duration(machine: Machine) -> None:
     async def scenario(it: Kept) -> None:
-        it.node.scanner.last_s = 0.25  # what 200 VFs take on some drivers
+        it.node.scanner.last_s = 0.25  # as for 200 VFs on some drivers
         machine.hardware.changed()
         assert await it.patience.next() == 2.5
 
@@ -160,7 +160,7 @@ def test_hardware_is_looked_at_again_less_and_less_often_while_it_cannot_be_seen
         assert pauses == [1, 2, 4, 8, 16, 30, 30]
         assert it.looks == before + 7
         assert (await it.report()).unreadable == ("PF f0: no answer",)
-        # No event tells of it: the next look finds it.
+        # No event reports it: the next look finds it.
         machine.hardware.unreadable, machine.hardware.hidden = (), frozenset()
         assert await it.patience.pass_by() == RECONCILE_S
         told = await it.report()
@@ -244,7 +244,7 @@ def test_vfs_come_home_at_once_when_a_sandbox_is_said_to_have_vanished(machine: 
         netns = machine.hardware.create_namespace()
         await it.verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5})))
         known = await it.reporter.publisher.wait_for_change(None)
-        assert await it.patience.next() >= SETTLE_S  # and as long as that lasts nothing is looked at
+        assert await it.patience.next() >= SETTLE_S  # and as long as that lasts there is no look
         before = it.looks
         machine.hardware.destroy_namespace(netns)
         it.upkeep.sandbox_vanished.set()

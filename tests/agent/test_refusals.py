@@ -1,4 +1,4 @@
-"""Refusals of a pod in a row: when they are told, and for which reasons the pod is evicted."""
+"""Refusals of a pod in a row: when they are reported, and for which reasons the pod is evicted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""VFs come home also where something stands in their way."""
+"""VFs come home although an obstacle is in their way."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_vf_whose_name_was_taken_comes_home_under_its_spare_name(machine: Machin
             names = [vf.netdev for vf in machine.kernel.observe().pfs[0].vfs]
             assert names == [spare_name(lost.pci), "f0v1", "f0v2", "f0v3"]
             assert node.hardware == machine.kernel.observe()
-            # It is as good as any other, and comes home as what it was called last.
+            # It is as good as any other, and comes home with its last name.
             for _ in range(2):
                 netns = machine.hardware.create_namespace()
                 again = (await verbs.add(call("ADD"), netns, machine.stdin(asks({}, {})))).receipt
@@ -80,7 +80,7 @@ def test_vf_whose_name_was_taken_comes_home_under_its_spare_name(machine: Machin
 
 
 class Strict:
-    """What `release` needs of a kernel, in which a VF has no other MAC than its PF's, and a name is taken."""
+    """A kernel for `release`, in which a VF has no other MAC than its PF's, and a name is taken."""
 
     def __init__(self, mac: str, taken: str = "") -> None:
         self.mac, self.taken = mac, taken
@@ -107,7 +107,7 @@ def test_vf_comes_home_with_the_mac_that_its_pf_gave_it_meanwhile(taken: str) ->
 
 
 class WithoutVfs:
-    """What `release` needs of a kernel whose PF has lost its driver, and all VFs with it."""
+    """A kernel for `release`, in which the PF has lost its driver, and all VFs with it."""
 
     def __init__(self, error: type[KernelError]) -> None:
         self._error = error

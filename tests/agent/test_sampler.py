@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Sampled:
-    """A node's sampler, at a time of the test's choosing; it waits for nothing."""
+    """A node's sampler, at a time of the test's choosing; it never waits."""
 
     def __init__(self, machine: Machine, node: Node, verbs: Verbs) -> None:
         self.time_s = 100.0

@@ -30,7 +30,7 @@ def watched(node: Node, root: Path) -> Iterator[tuple[SandboxWatch, list[str]]]:
 
 
 async def settled() -> None:
-    """What is readable by now has been read."""
+    """Wait until all events that are readable by now have been read."""
     for _ in range(3):
         await asyncio.sleep(0)
 

@@ -1,4 +1,4 @@
-"""When a pod's addresses are taken for its own, how long that is waited for, and who is told."""
+"""When a pod's addresses are taken for its own, how long that is waited for, and where it is reported."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def found(**changes):
 
 
 class Looks:
-    """Stands in for node, worker and time: what each look finds, and how long was waited."""
+    """Stands in for node, worker and time: the result of each look, and how long was waited."""
 
     def __init__(self, *looks):
         self.looks = list(looks)

@@ -1,4 +1,4 @@
-"""Slots of a pod: what its containers are told of their devices, from ADD to DEL and beyond."""
+"""Slots of a pod: the specifications of its containers' devices, from ADD to DEL and beyond."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def told(machine: Machine) -> dict[str, Any]:
-    """What a container gets by each slot."""
+    """Return the edits of a container by each slot."""
     found = {}
     for path in (machine.directory / "host").rglob("k8s-rdma.io-slot_*.json"):
         kind, [device] = decode_specification(path.read_bytes())

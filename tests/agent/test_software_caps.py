@@ -1,4 +1,4 @@
-"""Caps that software keeps: what becomes of those that a pod took away, and what is told of it."""
+"""Caps that software keeps: the outcome of those that a pod took away, and the reports of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""STATUS tells whether an ADD could succeed."""
+"""STATUS reports whether an ADD could succeed."""
 
 from __future__ import annotations
 

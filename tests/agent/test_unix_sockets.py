@@ -76,7 +76,7 @@ async def serving(
 
 
 class Text(StatePublisher):
-    """Publishes what it is told to, and answers each question with a number."""
+    """Publishes a given text, and answers each question with a number."""
 
     def __init__(self, text: bytes) -> None:
         super().__init__(lambda: self.text)
@@ -171,7 +171,7 @@ def connected_as(user: int, path: Path, connections: int) -> subprocess.Popen[by
 def test_one_user_takes_no_more_than_its_own_places(tmp_path: Path) -> None:
     async def scenario() -> None:
         publisher = Text(b"one")
-        path = Path("/run") / f"state-{os.getpid()}.sock"  # where other users come by
+        path = Path("/run") / f"state-{os.getpid()}.sock"  # a place that other users reach
         async with serving(path, publisher.talk, most=8, most_of_user=3, mode=0o666):
             for user in (SERVER, SERVER + 1):
                 with connected_as(user, path, 8) as greedy:
@@ -289,7 +289,7 @@ def test_state_socket_disconnects_a_reader_that_sends_data(tmp_path: Path, said:
             reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
             assert await next_report(reader) == b"one"
             writer.write(said)
-            with suppress(ConnectionResetError):  # where something of what was said was never read
+            with suppress(ConnectionResetError):  # if a part of the data was never read
                 assert await reader.read() == b""
             writer.close()
         assert publisher.asked == 0

@@ -1,4 +1,4 @@
-"""What a pod set of its VF's netdev ends with it, and the node says why a VF is not free meanwhile."""
+"""A pod's settings of its VF's netdev end with it, and the node says why a VF is not free meanwhile."""
 
 from __future__ import annotations
 

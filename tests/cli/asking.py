@@ -24,7 +24,7 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a command wrote, and how it ended."""
+    """The output of a command, and how it ended."""
 
     status: int
     out: str

@@ -1,4 +1,4 @@
-"""Nodes and a Prometheus that the tests play, with what pods send."""
+"""Nodes and a Prometheus that the tests play, with the traffic of pods."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def items(*documents: object) -> bytes:
 
 
 def stored(*pods: dict[str, Any], namespace: str = "default") -> dict[str, bytes | int]:
-    """What the API server has: pods of a namespace, and the chart's pod on the node."""
+    """Return the API server's answers: pods of a namespace, and the chart's pod on the node."""
     return {
         f"/api/v1/namespaces/{namespace}/pods": items(*pods),
         f"{IN_NAMESPACE}/pods": items({"metadata": {"name": "node-x"}, "spec": {"containers": [SERVER]}}),

@@ -51,7 +51,7 @@ def test_program_is_installed_by_both_its_names(program: Path, plugins: Path) ->
 
 @pytest.fixture
 def installation(tmp_path: Path, program: Path) -> Path:
-    """What an installer leaves of a wheel: its metadata, and the executable in a `bin` not on PATH."""
+    """The installed files of a wheel: its metadata, and the executable in a `bin` not on PATH."""
     (tmp_path / "environment" / "bin").mkdir(parents=True)
     shutil.copy(program, tmp_path / "environment" / "bin" / NAMES[0])
     packages = tmp_path / "environment" / "packages"

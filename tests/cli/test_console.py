@@ -1,4 +1,4 @@
-"""What nodes and pods' owners wrote reaches the operator's terminal as text, and never as orders to it."""
+"""Text of nodes and pods' owners reaches the operator's terminal as text, and never as orders to it."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def programs_in(directory: Path, *names: str) -> str:
 
 
 def processes_of(directory: Path) -> list[str]:
-    """Command lines of what still runs and names the demo's directory."""
+    """Return command lines of running processes that name the demo's directory."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -106,7 +106,7 @@ def checks_of(path: Path) -> dict[str, bool]:
 
 
 def follow_the_tutorial(shown: str) -> list[str]:
-    """What the tutorial's commands print where the demo says that one should go; one text a block."""
+    """Return the output of the tutorial's commands in the place that the demo names; one text a block."""
     enter, *prepare = re.findall(r"^  (nsenter --target .*|cd .*|export .*)$", shown, re.MULTILINE)
     blocks = [f"{block}echo {BETWEEN}\n" for block in TUTORIAL[2:]]
     typed = "\n".join(["set -eu", *prepare, *blocks])
@@ -125,7 +125,7 @@ BETWEEN = "-- next --"
 class Run:
     """A demo that was kept running while somebody followed the tutorial, and then ended by Ctrl-C.
 
-    typed: what each block of the tutorial printed; none without kubectl.
+    typed: the output of each block of the tutorial; empty without kubectl.
     """
 
     status: int

@@ -253,7 +253,7 @@ async def test_selectors_of_a_tenant_are_shown_in_part(tmp_path: Path):
 
 
 async def test_thousand_nodes_are_explained_in_a_few_lines(tmp_path: Path):
-    """All differ in what is free; some have a PF of which claims have more than it has now."""
+    """All differ in their free bandwidth; some have a PF of which claims have more than it has now."""
     slices = [node_slice(f"node-{at:04}", *(f"f{port}" for port in range(8))) for at in range(1_000)]
     held = [
         allocated(

@@ -1,4 +1,4 @@
-"""`k8s-rdma explain pod` names what keeps a pod from nodes besides RDMA: gates, selectors and taints."""
+"""`k8s-rdma explain pod` names a pod's obstacles on nodes besides RDMA: gates, selectors and taints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands before files and servers that are not what they should be: each ends, and says why in a line."""
+"""Commands with files and servers of a wrong kind: each ends, and says why in a line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`k8s-rdma gather --report` on a machine where nothing of ours runs."""
+"""`k8s-rdma gather --report` on a machine where no program of ours runs."""
 
 from __future__ import annotations
 

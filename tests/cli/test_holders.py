@@ -1,4 +1,4 @@
-"""Holders by nodes' objects and metrics: rows, rates, orders, and what is not known."""
+"""Holders by nodes' objects and metrics: rows, rates, orders, and unknown values."""
 
 from __future__ import annotations
 

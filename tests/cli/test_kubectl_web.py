@@ -13,7 +13,7 @@ ADDRESS = "Open http://127.0.0.1:54008; Ctrl-C ends it.\n"
 
 
 def kubectl_in(directory: Path, script: str) -> dict[str, str]:
-    """The environment with an own kubectl. script: what it does."""
+    """Return the environment with an own kubectl. script: its commands."""
     program = directory / "kubectl"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)

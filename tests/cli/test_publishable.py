@@ -1,4 +1,4 @@
-"""What leaves a machine in a report has no secrets."""
+"""The parts of a report that leave a machine have no secrets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_value_of_a_secret_is_left_out_at_any_depth(key, value):
 
 
 def test_our_own_configuration_is_left_as_it_is():
-    """It says where secrets are, and not what."""
+    """It has the places of secrets, and not the secrets."""
     document = {
         "node": "w1",
         "placementKeyFile": "/etc/k8s-rdma/key/placement.key",

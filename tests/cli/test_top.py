@@ -1,4 +1,4 @@
-"""`k8s-rdma top`, as a user runs it, and what it shows of a large cluster."""
+"""`k8s-rdma top`, as a user runs it, and its pages of a large cluster."""
 
 from __future__ import annotations
 
@@ -358,7 +358,7 @@ async def _until(terminal: int, text: str) -> str:
 
 
 async def _until_new(terminal: int, shown: str) -> str:
-    """Until a page is of what an extender says now; while it is tried again, what was known stays on it."""
+    """Read until a page has an extender's present answer; until that comes, the old one stays on it."""
     while "extender active" not in (latest := shown.rpartition(BEGINS_PAGE)[2]) or "trying again" in latest:
         shown += await _until(terminal, "extender active")
     return shown

@@ -1,4 +1,4 @@
-"""Cases of ResourceClaims for kube-scheduler's allocator, and a recorder of what it makes of them.
+"""Cases of ResourceClaims for kube-scheduler's allocator, and a recorder of its results.
 
 `K8S_RDMA_RECORD=1 make e2e ARGS="-k allocations_are_those"` writes `tests/recordings/dra/allocations` anew;
 the stand-in's allocator is held to these.
@@ -230,7 +230,7 @@ class AllocationRecorder:
     http: httpx2.AsyncClient
 
     async def record(self, name: str, case: Case) -> Json:
-        """Play a case; its objects, and for each pod the allocations of its claims, or none."""
+        """Play a case; return its objects, and for each pod the allocations of its claims, if it has them."""
         await self._create_node(name)
         made = [await self._create_slice(name, *each) for each in case.slices]
         pods = [await self._allocate(f"{name}-{index}", name, pod) for index, pod in enumerate(case.pods)]

@@ -1,4 +1,4 @@
-"""What every scenario needs of Kubernetes, whether it is real or stands in."""
+"""The parts of Kubernetes that every scenario needs, whether it is real or stands in."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class ControlPlane(Protocol):
 
     url, admin_token, ca_file: how a user reaches it that may do everything; without ca_file by plain HTTP.
     release: of Kubernetes, e.g. (1, 36). directory: for files and logs. computes_budgets: whether somebody
-    keeps the status of disruption budgets. restart_api: ends the API server, and runs it again on what is
-    stored; None where what is stored ends with it.
+    keeps the status of disruption budgets. restart_api: ends the API server, and runs it again on the
+    stored objects; None if these end with it.
     """
 
     url: str
@@ -59,6 +59,6 @@ def write_kubeconfig(path: Path, plane: ControlPlane, token: str) -> Path:
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listens on."""
+    """Return a TCP port of 127.0.0.1 without a listener."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return listener.getsockname()[1]

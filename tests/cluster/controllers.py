@@ -1,4 +1,4 @@
-"""More controllers of kube-controller-manager, for scenarios that are about what they do."""
+"""More controllers of kube-controller-manager, for scenarios about their work."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROGRAM = "kube-controller-manager"
 
 
 def obstacle() -> str | None:
-    """Why there are none to be had here; None when there are."""
+    """Return why they are not available here, or None if they are."""
     folder = os.environ.get(FOLDER, "")
     return None if os.access(Path(folder) / PROGRAM, os.X_OK) else f"{FOLDER}: no program {PROGRAM} there"
 

@@ -1,4 +1,4 @@
-"""Records what kubelet and a DRA driver say to each other, as it passes on the bytes between their sockets.
+"""Records the calls between kubelet and a DRA driver, as it passes on the bytes between their sockets.
 
 `K8S_RDMA_RECORD=1 make e2e ARGS="-k recorded_calls"` writes `tests/recordings/dra` anew.
 """
@@ -99,7 +99,7 @@ class DraRecorder:
 async def recording(registry: Path, kubelet_registry: Path, endpoint: Path) -> AsyncIterator[DraRecorder]:
     """Present the driver of a registry to the kubelet of another one. endpoint: a path for a socket."""
     registration = registry / f"{DRIVER}-{UID}-reg.sock"
-    while not is_served(registration):  # noqa: ASYNC110 - nobody tells
+    while not is_served(registration):  # noqa: ASYNC110 - no event
         await asyncio.sleep(0.05)
     recorder = DraRecorder(registration, endpoint)
     async with AsyncExitStack() as opened:

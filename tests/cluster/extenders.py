@@ -1,4 +1,4 @@
-"""`k8s-rdma extender` as a process of its own, and how a scheduler is told of it."""
+"""`k8s-rdma extender` as a process of its own, and its entry in a scheduler's configuration."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ QUICK = {
 class Extender:
     """One replica; started and ended as often as a scenario likes, always at the same port.
 
-    enter: what runs it elsewhere or otherwise, such as `env` with variables. older: whether it is from before
-    the present names of keys.
+    enter: a command that runs it elsewhere or otherwise, such as `env` with variables. older: whether it is
+    from before the present names of keys.
     """
 
     directory: Path

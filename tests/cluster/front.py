@@ -1,6 +1,6 @@
-"""What stands between scheduler and extenders: a Service that sends requests to the replica that is ready.
+"""A Service between scheduler and extenders, which sends requests to the replica that is ready.
 
-It also writes down what came by, and delays or breaks what it is told to.
+It also records requests, and delays or breaks them on command.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _ANSWER_S = 60
 class Front:
     """Requests by verb, and how many are not answered yet.
 
-    before, after: what happens besides when a request of a verb comes, and when its answer goes; instead:
-    what answers in the extenders' place. Each takes effect once.
+    before, after: additional steps when a request of a verb comes, and when its answer goes; instead:
+    the answer in the extenders' place. Each takes effect once.
     """
 
     replicas: tuple[Extender, ...]
@@ -60,7 +60,7 @@ class Front:
             self.pending -= 1
 
     async def _ready(self) -> Extender | None:
-        """Where requests go now; a single one gets them all."""
+        """Return the replica that gets requests now; a single one gets them all."""
         if len(self.replicas) == 1:
             return self.replicas[0]
         for replica in self.replicas:

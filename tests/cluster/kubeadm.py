@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cluster.typed import Shell
 
 PORT = 6443
-"""Of the API server, where nothing says otherwise."""
+"""Of the API server, by default."""
 MANIFESTS = "/etc/kubernetes/manifests"
 _LINK = "control"
 _HOST_PATHS = {
@@ -44,7 +44,7 @@ class ControlPlaneNode:
         self.entering = ("unshare", "--mount", "sh", "-c", mounted, "enter")
 
     def path(self, name: str) -> Path:
-        """Where a file of the node's /etc is."""
+        """Return the path of a file of the node's /etc."""
         return self.etc / Path(name).relative_to("/etc")
 
     def manifest(self, component: str) -> Json:
@@ -52,7 +52,7 @@ class ControlPlaneNode:
         return yaml.safe_load(self.path(f"{MANIFESTS}/{component}.yaml").read_text())
 
     async def make(self, plane: ControlPlane, shell: Shell, authority: tuple[Path, Path]) -> None:
-        """What `kubeadm init` writes and uploads, with an authority that is there: certificate and key."""
+        """Write and upload as `kubeadm init` does, with a given authority: certificate and key."""
         pki = self.path("/etc/kubernetes/pki")
         pki.mkdir(parents=True)
         for source, name in zip(authority, ("ca.crt", "ca.key"), strict=True):
@@ -76,9 +76,9 @@ class ControlPlaneNode:
 
 
 def container(node: ControlPlaneNode, component: str, program: Path, root: Path) -> list[str]:
-    """The command of a static pod's container, in a root that has what kubelet would mount into it.
+    """The command of a static pod's container, in a root that has its volumes, as kubelet would mount them.
 
-    A path of the node that is not what the volume says keeps kubelet from starting the pod: AssertionError.
+    A path of another type than the volume's keeps kubelet from starting the pod: AssertionError.
     """
     spec = node.manifest(component)["spec"]
     (only,) = spec["containers"]

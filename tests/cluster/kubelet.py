@@ -1,7 +1,7 @@
 """A real kubelet beside a real container runtime, in a mount namespace of their own, and pods that it starts.
 
-What both keep in fixed places (`/var/lib`, `/var/log`, `/run`, `/dev`) is of this namespace and goes with it.
-What kubelet would set in the kernel (`/proc/sys`) stays as it is.
+Their data in fixed places (`/var/lib`, `/var/log`, `/run`, `/dev`) is of this namespace and goes with it.
+The kernel's settings that kubelet would change (`/proc/sys`) stay as they are.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _NODES = "null zero full random urandom tty kmsg ptmx"
 
 
 def obstacle() -> str | None:
-    """Why there is no real kubelet to be had here; None when there is one."""
+    """Return why no real kubelet is available here, or None if one is."""
     if why := missing_control_plane():
         return why
     here = str(programs())
@@ -98,7 +98,7 @@ def runtime_class() -> type[ContainerRuntime]:
 
 
 def cdi_obstacle() -> str | None:
-    """Why the runtime knows no CDI; None when it does. To be asked where there is a kubelet."""
+    """Return why the runtime knows no CDI, or None if it does. Call it only if there is a kubelet."""
     if runtime_class() is Crio:
         return None
     program = shutil.which("containerd", path=str(programs())) or shutil.which("containerd")
@@ -130,7 +130,7 @@ def scratch(
         ),
         f"mount --rbind {directory}/dev /dev",
         *_sysfs(nodes, verbs or {}),
-        # CRI-O fails over limits of huge pages where their cgroup is not mounted.
+        # CRI-O fails over limits of huge pages if their cgroup is not mounted.
         f"{{ [ ! -d {_HUGE_PAGES} ] || mount -t tmpfs tmpfs {_HUGE_PAGES}; }}",
         f"mount --bind {directory}/var-lib /var/lib",
         f"mount --bind {directory}/var-log /var/log",
@@ -141,7 +141,7 @@ def scratch(
 
 @dataclass
 class Look:
-    """What a program in a container finds: its environment, and which RDMA nodes it may open.
+    """The view of a program in a container: its environment, and which RDMA nodes it may open.
 
     denied: nodes that are there, and that its cgroup keeps from it.
     """
@@ -154,7 +154,7 @@ class Look:
 class Kubelet:
     """The kubelet of node `w1` with its runtime; started and ended at will.
 
-    static_pods: the directory of their files. lib: what it has as `/var/lib/kubelet`. plugins: where its
+    static_pods: the directory of their files. lib: its `/var/lib/kubelet`. plugins: where its
     sockets for plugins are.
     """
 
@@ -208,12 +208,12 @@ class Kubelet:
             self._runtime.cri.stop_sandbox(sandbox)
 
     def restart_runtime(self) -> None:
-        """Kill the runtime and start it again; what runs in sandboxes goes on."""
+        """Kill the runtime and start it again; processes in sandboxes go on."""
         self._runtime.kill()
         self._runtime.start()
 
     def reboot(self) -> None:
-        """What a reboot of the node makes of its runtime, in order, while kubelet is not there."""
+        """Do to the runtime, in order, as a reboot of the node does, while kubelet is not there."""
         self.stop_sandboxes()
         for path in self.cdi.iterdir():
             path.unlink()
@@ -261,7 +261,7 @@ class Kubelet:
         await self.until(lambda: line in log.read_text(errors="replace")[self._said :])
 
     async def refused(self, name: str) -> str:
-        """Wait until it refused to admit a pod; its reason, and what it says."""
+        """Wait until it refused to admit a pod; return its reason and message."""
         pod = await self.cluster.when(name, lambda pod: pod["status"]["phase"] == "Failed")
         return f"{pod['status']['reason']}: {pod['status']['message']}"
 
@@ -273,7 +273,7 @@ class Kubelet:
         annotations: Mapping[str, str] = {},
         restart: str = "Never",
     ) -> None:
-        """A pod for this node. containers, init: their names and what each has besides."""
+        """Create a pod for this node. containers, init: their names and further fields."""
         common = {"image": IMAGE, "imagePullPolicy": "Never"}
         spec = {
             "nodeName": NODE,
@@ -300,7 +300,7 @@ class Kubelet:
         return await self.cluster.event(pod, reason)
 
     def execute(self, pod: Json, container: str, *command: str) -> str:
-        """What a command prints in a running container, as by `kubectl exec`."""
+        """Return the output of a command in a running container, as by `kubectl exec`."""
         return self._runtime.cri.execute(_id(pod, container), *command)
 
     def read(self, pod: Json, container: str, path: str) -> str:
@@ -316,14 +316,14 @@ class Kubelet:
         return _look(self.execute(pod, container, "/look").splitlines())
 
     def init_look(self, pod: Json, container: str) -> Look:
-        """What `/look` printed as a container's own command, by its log."""
+        """Return the output of `/look` as a container's own command, by its log."""
         meta = pod["metadata"]
         name = f"{meta['namespace']}_{meta['name']}_{meta['uid']}"
         log = self._directory / "var-log" / "pods" / name / container / "0.log"
         return _look([line.partition(" F ")[2] for line in log.read_text().splitlines()])
 
     def _registry(self) -> int | None:
-        """When its socket for plugins was made, by a start of it; None before the first."""
+        """Return when its socket for plugins was made, by a start of it; None before the first."""
         path = self.plugins / "kubelet.sock"
         return path.stat().st_ctime_ns if path.exists() else None
 

@@ -60,7 +60,7 @@ class Node:
         return self.server.report
 
     def start(self, pod: Json) -> None:
-        """Give a bound pod what its placement says, or program a later generation of it, and report it."""
+        """Carry out a bound pod's placement, or a later generation of it, and report it."""
         uid = pod["metadata"]["uid"]
         text = pod["metadata"].get("annotations", {}).get(PLACEMENT_ANNOTATION)
         document = json.loads(text) if text is not None else {}
@@ -89,7 +89,7 @@ class Node:
         return chosen
 
     def release(self, uid: str) -> None:
-        """Bring home what a pod held, and report it."""
+        """Bring home the devices of a pod, and report it."""
         self.keeps.discard(uid)
         self.lingering.discard(uid)
         if self.held.pop(uid, None) is not None:

@@ -23,9 +23,9 @@ _LATE_S = 0.3
 
 @dataclass
 class Observer:
-    """Adds up, at every change of a pod, what bound pods were promised of each PF, and what nodes have given.
+    """Adds up, at every change of a pod, the Mb/s of each PF promised to bound pods and given by nodes.
 
-    seen: how many changes. most: the largest sum by node and PF. wrong: what was too much, in words.
+    seen: how many changes. most: the largest sum by node and PF. wrong: sums that were too large, in words.
     """
 
     c: Cluster

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Offering:
     """Resources of one kubelet.
 
-    before_choice: what is done before kubelet is told which devices are best.
+    before_choice: a step before kubelet learns which devices are best.
     """
 
     def __init__(self, modes: tuple[Mode, ...], seen: DeviceInventory, directory: Path) -> None:

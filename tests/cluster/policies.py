@@ -25,7 +25,7 @@ _PLURAL = {
 
 
 async def apply_policies(c: Cluster, name: str) -> None:
-    """Create what a file of deploy/policies holds; what the API server finds wrong with it fails."""
+    """Create the objects in a file of deploy/policies; fails if the API server refuses or warns."""
     for document in documents(POLICIES / f"{name}.yaml"):
         made = await c.http.post(f"{GROUP}/{_PLURAL[document['kind']]}", json=document)
         assert made.status_code == 201, made.text
@@ -33,7 +33,7 @@ async def apply_policies(c: Cluster, name: str) -> None:
 
 
 async def until(holds: Callable[[], Awaitable[object]]) -> None:
-    """Wait for what the API server is to have learnt."""
+    """Wait until the API server has learnt of a change."""
     while True:
         if await holds():
             return
@@ -54,7 +54,7 @@ async def token_of(c: Cluster, account: str, pod: str | None = None, namespace: 
 
 
 async def grant_everything(c: Cluster, account: str, namespace: str) -> None:
-    """What a policy refuses after this is refused by the policy."""
+    """Grant all rights: refusals after this come from the policy."""
     group = "rbac.authorization.k8s.io"
     await c.create(
         {
@@ -68,7 +68,7 @@ async def grant_everything(c: Cluster, account: str, namespace: str) -> None:
 
 
 async def written(c: Cluster, token: str, method: str, path: str, document: Json | None = None) -> str:
-    """Why the API server does not do what a token asks for; nothing if it does. A patch is a merge patch."""
+    """Return why the API server refuses a token's request; empty if it does not. A patch is a merge patch."""
     kind = "merge-patch+json" if method == "PATCH" else "json"
     headers = {"Authorization": f"Bearer {token}", "Content-Type": f"application/{kind}"}
     while True:

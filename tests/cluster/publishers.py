@@ -1,6 +1,6 @@
 """Nodes that publish themselves.
 
-The agent's own publisher, in the agents' account, tells what a node is played to be.
+The agent's own publisher, in the agents' account, publishes the state that a simulated node has.
 """
 
 from __future__ import annotations

@@ -26,18 +26,18 @@ from http_server.certificates import Issuer
 FOLDER = "K8S_RDMA_KUBE_BIN"
 NEEDED = ("etcd", "kube-apiserver", "kube-scheduler")
 SERVICE = "10.96.0.1"
-"""Where pods look for the API server: the first address of the range of Services."""
+"""Pods look for the API server here: the first address of the range of Services."""
 GANGS = ("GenericWorkload", "GangScheduling")
 """The feature gates of gang scheduling, alpha in Kubernetes 1.36."""
 EMULATED = ("1.34", "1.35")
 """Releases that Kubernetes 1.36 emulates, in which DRAConsumableCapacity is alpha."""
 _GANGS_API = "scheduling.k8s.io/v1alpha2"
 CONTROLLERS = "disruption"
-"""What is not left to the scenario, which is the kubelet: no node is to be found dead."""
+"""Not left to the scenario, which is the kubelet: no node is to be found dead."""
 
 
 def obstacle() -> str | None:
-    """Why there is no real control plane to be had here; None when there is one."""
+    """Why a real control plane cannot run here, if it cannot."""
     folder = os.environ.get(FOLDER, "")
     if not folder:
         return f"{FOLDER} names no folder with {', '.join(NEEDED)}"
@@ -63,7 +63,7 @@ class Real:
 
     @property
     def feature_options(self) -> list[str]:
-        """Options of any of the programs for the feature gates, which are off where one says `=false`."""
+        """Options of any of the programs for the feature gates, each of which is off if it says `=false`."""
         settings = (gate if "=" in gate else f"{gate}=true" for gate in self.gates)
         return [
             *([f"--emulated-version={self.emulated}"] if self.emulated else []),

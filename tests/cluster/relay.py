@@ -1,4 +1,4 @@
-"""TCP connections passed on, as kube-proxy does for a Service: each to where it led when it began.
+"""TCP connections passed on, as kube-proxy does for a Service: each to the target at its beginning.
 
 A connection stays with its replica for as long as both ends keep it, whoever is ready by then.
 """
@@ -28,9 +28,9 @@ def _open() -> asyncio.Event:
 
 @dataclass
 class Relay:
-    """target: the port that the next connection goes to; None refuses it.
+    """target: the port that the next connection goes to; unset refuses it.
 
-    passes: cleared, nothing gets through any more, and nobody is told: a network that drops all packets.
+    passes: cleared, no byte gets through any more, without notice: a network that drops all packets.
     bytes_passed: both ways so far.
     """
 
@@ -40,7 +40,7 @@ class Relay:
     bytes_passed: int = 0
 
     async def connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Pass on what a client and its server say until one of them has ended."""
+        """Pass on the bytes of a client and its server until one of them has ended."""
         port = await self.target()
         try:
             if port is None:

@@ -26,7 +26,7 @@ async def test_bind_whose_answer_comes_too_late_has_bound_the_pod_once(kind: str
             async with c.plane.scheduler(registration(service.url, httpTimeout="1s")):
                 await c.create_pod("slow", 6_000)
                 bound = await c.bound("slow")
-                await c.create_pod("other", 4_000)  # what is left, if `slow` is counted once
+                await c.create_pod("other", 4_000)  # the rest, if `slow` is counted once
                 await c.bound("other")
                 assert placement(await c.pod("slow")) == placement(bound)
                 assert set((await c.placed()).values()) == {10_000}

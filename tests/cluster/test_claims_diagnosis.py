@@ -231,7 +231,7 @@ async def test_claim_of_any_parameters_is_counted(tmp_path: Path, parameters: by
 
 
 async def claims_findings(c: Cluster) -> dict[str, str]:
-    """What doctor says of claims and their policies, by id and subject."""
+    """The doctor's findings on claims and their policies, by id and subject."""
     ran = await k8s_rdma("doctor", "cluster", "--kubeconfig", str(c.kubeconfig), "--json")
     findings = json.loads(ran.out)["findings"]
     return {

@@ -88,7 +88,7 @@ async def test_no_bandwidth_is_given_twice_or_lost_while_pods_come_and_go(
 
 @asynccontextmanager
 async def watched(c: Cluster) -> AsyncIterator[Observer]:
-    """Nothing may be too much as long as the block lasts."""
+    """No sum may be too much as long as the block lasts."""
     observer = Observer(c)
     watching = asyncio.create_task(observer.run())
     try:

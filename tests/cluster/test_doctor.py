@@ -1,4 +1,4 @@
-"""`k8s-rdma doctor cluster` sees a cluster as it is, and what is broken of it."""
+"""`k8s-rdma doctor cluster` sees a cluster as it is, and its broken parts."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def pod_of(name: str, labels: Json, image: str, *command: str) -> Json:
 
 
 def missing(document: DoctorDocument) -> dict[str, str]:
-    """Policies that are not there, and what to do."""
+    """Policies that are not there, and the fix for each."""
     return {each.about: each.fix for each in document.findings if each.id == "policies-missing"}
 
 
@@ -202,7 +202,7 @@ async def test_doctor_finds_pods_that_run_without_requested_interfaces(kind: str
         for name in ("unchained", "young"):
             c.nodes["w1"].release(uids[name])
         document, _ = await examined(c)
-        assert ids(document, "pods") == {"pods-ok"}  # nobody tells of them
+        assert ids(document, "pods") == {"pods-ok"}  # no agent reports them yet
         async with publishing(c, c.nodes["w1"]):
             while (await c.http.get(LEASE)).status_code != 200:  # noqa: ASYNC110  another process makes it
                 await asyncio.sleep(0.05)

@@ -1,4 +1,4 @@
-"""`k8s-rdma doctor cluster` finds nothing wrong with what the chart installs in a real API server."""
+"""`k8s-rdma doctor cluster` finds no fault with the chart's objects in a real API server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = [
 
 
 async def install(c: Cluster, values: Json) -> None:
-    """Everything but what controllers make of it, and a ready pod of each workload on node w1."""
+    """Everything but the objects of controllers, and a ready pod of each workload on node w1."""
     applied = Applied(c.http)
     for document in documents(CRD):
         await c.plane.add_crd(document)

@@ -179,7 +179,7 @@ async def test_rails_are_below_the_roots_of_their_gpus(tmp_path: Path):
 
 
 def pod_with(name: str, text: str, **annotations: str) -> tuple[Request, list[Json]]:
-    """What an annotation asks for, and a pod with claims for it."""
+    """The request of an annotation, and a pod with claims for it."""
     annotations = {"rdma_interfaces_required": text} | {
         f"k8s-rdma.io/{key}": value for key, value in annotations.items()
     }

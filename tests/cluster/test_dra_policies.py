@@ -66,13 +66,13 @@ async def guarded(
 
 
 async def told(c: Cluster, path: str, document: Json, *, dry: bool = True) -> str:
-    """Why the API server does not create an object, or its warning; nothing where it does."""
+    """Why the API server does not create an object, or its warning; otherwise empty."""
     answer = await c.http.post(f"{path}{DRY if dry else ''}", json=document)
     return answer.headers.get("warning", "") if answer.is_success else answer.json()["message"]
 
 
 async def refusal(c: Cluster, path: str, document: Json) -> str:
-    """Why the API server does not create an object; nothing where it does, with a warning or without one."""
+    """Why the API server does not create an object; empty if it does, with a warning or without one."""
     answer = await c.http.post(f"{path}{DRY}", json=document)
     return "" if answer.is_success else answer.json()["message"]
 
@@ -165,7 +165,7 @@ async def test_order_of_requests_is_warned_of(tmp_path: Path):
 
 
 def slice_of(node: str = MINE, **spec: Any) -> Json:
-    """A ResourceSlice of a node. spec: other values; None for none."""
+    """A ResourceSlice of a node. spec: other values; fields without a value are left out."""
     found = {
         "driver": DRIVER,
         "nodeName": node,
@@ -243,7 +243,7 @@ def device_status(node: str, **more: Any) -> Json:
 
 
 async def patched(c: Cluster, token: str, path: str, patch: Json, kind: str = "merge-patch+json") -> str:
-    """Why the API server refuses a patch, with its status; nothing where it does not."""
+    """Why the API server refuses a patch, with its status; empty if it does not."""
     headers = {"Authorization": f"Bearer {token}", "Content-Type": f"application/{kind}"}
     answer = await c.http.patch(path, json=patch, headers=headers)
     return "" if answer.is_success else f"{answer.status_code} {answer.json()['message']}"

@@ -170,7 +170,7 @@ class Machine:
     async def register(self) -> None:
         """Register the driver as kubelet does: then it publishes its slice."""
         socket = self.host.directory / self.name / f"{DRIVER}-u-reg.sock"
-        while not socket.exists():  # noqa: ASYNC110 - nobody tells
+        while not socket.exists():  # noqa: ASYNC110 - no event for it
             await asyncio.sleep(RETRY_S)
         async with connect(socket) as channel:
             await call(channel, GET_INFO, None, timeout_s=5)
@@ -186,7 +186,7 @@ class Machine:
         return {uid: answer for each in answers for uid, answer in each.items()}
 
     async def ledger(self) -> Ledger:
-        """End the processes; what the agent wrote."""
+        """End the processes; the ledger that the agent wrote."""
         for process in self.processes:
             process.terminate()
         for process in self.processes:
@@ -333,7 +333,7 @@ async def offers_alone(c: Cluster, pf: str) -> bool:
 
 
 async def test_agents_prepare_exactly_the_claims_that_many_writers_allocated(tmp_path: Path):
-    """kube-scheduler fills what 100 agents offer; their ledgers have what claims consume, then nothing."""
+    """kube-scheduler fills 100 agents' offers; their ledgers have the claims' consumption, then are empty."""
     pfs = tuple(
         FakePf(name=f"f{number}", pci=pci, vfs=FAKE_VFS, link_mbps=FAKE_LINK_MBPS)
         for number, pci in enumerate((PF0, PF1))
@@ -360,7 +360,7 @@ async def test_agents_prepare_exactly_the_claims_that_many_writers_allocated(tmp
 
 
 async def fill(c: Cluster, nodes: list[str]) -> list[tuple[str, Prepare]]:
-    """Have many writers create pods until all nodes are full: what kubelet then has prepared, by node."""
+    """Have many writers create pods until all nodes are full: kubelet's claims to prepare then, by node."""
     async with c.plane.scheduler(SCHEDULER):
         names = iter([f"p{number}" for number in range(MANY_PODS)])
 
@@ -399,7 +399,7 @@ def sums(entries: Iterable[tuple[str, str, int]]) -> Sums:
 
 
 def consumption(questions: list[tuple[str, Prepare]]) -> Sums:
-    """What the scheduler wrote as consumed, on the node that it bound the pod to."""
+    """The consumption that the scheduler wrote, on the node that it bound the pod to."""
     results = [(node, result_of(msgspec.json.decode(each.resource))) for node, each in questions]
     for node, result in results:
         assert result["pool"] == node
@@ -453,7 +453,7 @@ def slice_of(node: str, *pfs_mbps: int) -> Json:
 
 
 async def wake(c: Cluster, nodes: list[str]) -> None:
-    """Annotate slices as drivers do: kube-scheduler then tries again what it refused by counting twice."""
+    """Annotate slices as drivers do: kube-scheduler then retries pods that it refused by counting twice."""
     for number in itertools.count():
         path = f"{SLICES}/{slice_name(nodes[number % len(nodes)], 0)}"
         await c.patch(path, {"metadata": {"annotations": {"k8s-rdma.io/touched": str(number)}}})
@@ -488,7 +488,7 @@ async def test_search_is_short_for_templates_made_of_annotations(tmp_path: Path,
 
 
 async def test_gpus_are_decided_sooner_in_pairs_with_interfaces_or_after_them(tmp_path: Path):
-    """Of as many GPUs as PFs, each pair below one PCIe root, where one PF is full: one pair less fits."""
+    """As many GPUs as PFs, each pair below one PCIe root; one PF is full: one pair less fits."""
     taken_s: dict[tuple[str, int], float] = {}
     async with cluster("real", tmp_path, deadline_s=DEADLINE_S) as c:
         await create_class(c)

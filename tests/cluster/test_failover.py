@@ -103,7 +103,7 @@ async def cut_off_for_a_while(r: Replicated) -> None:
 
 
 async def paused_while_a_pod_comes(r: Replicated) -> None:
-    """What a scheduler asks before the Service leads elsewhere is never answered."""
+    """Questions of a scheduler before the Service leads elsewhere are never answered."""
     r.signal_leader(signal.SIGSTOP)
     await r.c.create_pod("during", 1_000)
     await r.standby_leads()
@@ -146,7 +146,7 @@ async def test_scheduler_binds_by_the_other_replica_when_one_leads_no_more(
     way: Callable[[Replicated], Awaitable[None]],
     record_property: Callable[[str, object], None],
 ):
-    """The property `seconds` is how long the fail-over took, to the bind of what came last."""
+    """The property `seconds` is how long the fail-over took, to the bind of the last pod."""
     async with replicated(kind, tmp_path) as r:
         await r.c.create_pod("before", 1_000)
         await r.c.event("before", "Scheduled")  # no request is under way any more
@@ -162,7 +162,7 @@ async def test_scheduler_binds_by_the_other_replica_when_one_leads_no_more(
 async def test_pod_that_the_leader_of_before_refused_is_bound_when_its_room_comes_free(
     kind: str, tmp_path: Path
 ):
-    """Nothing happens in the cluster by which a scheduler would try it again: VFs come home in silence."""
+    """No event in the cluster has a scheduler try it again: VFs come home in silence."""
     async with replicated(kind, tmp_path) as r:
         node = r.c.nodes["w1"]
         uid = (await r.c.create_pod("first", 8_000))["metadata"]["uid"]

@@ -1,4 +1,4 @@
-"""Gangs, by kube-scheduler's own plug-in: all of one are bound, or none, also where bandwidth is short."""
+"""Gangs, by kube-scheduler's own plug-in: all of one are bound, or no pod, also if bandwidth is short."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ async def test_job_is_a_gang_by_the_pod_group_that_its_controller_makes(tmp_path
 async def test_version_of_pod_groups_is_found_by_discovery(
     tmp_path: Path, kind: str, versions: tuple[str, ...]
 ):
-    """Kubernetes 1.36 serves v1alpha2 if it is told to, and no version otherwise."""
+    """Kubernetes 1.36 serves v1alpha2 if its options say so, and no version otherwise."""
     async with cluster(kind, tmp_path) as c:
         admin = write_kubeconfig(tmp_path / "admin.kubeconfig", c.plane, c.plane.admin_token)
         with Documents(str(admin)) as api:

@@ -35,11 +35,11 @@ STAY = {
     *SECRETS,
     "customresourcedefinition.apiextensions.k8s.io/rdmanodes.k8s-rdma.io",
 }
-"""What an uninstall leaves, as the page says."""
+"""Objects that an uninstall leaves, as the page says."""
 
 
 class Administrator:
-    """Who types what the pages print, in a folder with `deploy`."""
+    """An administrator who types the pages' commands, in a folder with `deploy`."""
 
     def __init__(self, plane: ControlPlane, directory: Path, helm: str) -> None:
         self.plane, self.directory = plane, directory
@@ -60,7 +60,7 @@ class Administrator:
         return json.loads(await self.types(f"kubectl get {what} --namespace {NAMESPACE} --output json"))
 
     async def key(self) -> list[Json]:
-        """What both Secrets hold."""
+        """The data of both Secrets."""
         return [(await self.get(name))["data"] for name in SECRETS]
 
     async def generation(self) -> int:
@@ -72,7 +72,7 @@ class Administrator:
         return {each["name"] for each in pod["initContainers"]}
 
     async def there(self) -> set[str]:
-        """Objects of what the values at hand come to that are in the cluster."""
+        """Objects rendered from the values at hand that are in the cluster."""
         values = yaml.safe_load((self.directory / "values.yaml").read_text())
         path = self.directory / "rendered.yaml"
         path.write_text(yaml.safe_dump_all(rendered(self.plane, values)))

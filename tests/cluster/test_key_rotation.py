@@ -1,4 +1,4 @@
-"""One key for placements takes another's place while pods come and go: none is refused, none forged taken."""
+"""One key for placements replaces another while pods come and go: no pod is refused, no forgery taken."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Rotation:
             await asyncio.sleep(0.05)
 
     async def signed(self) -> dict[str, float]:
-        """Pods by what the key that signed them is for, as the extender's metrics tell."""
+        """Pods by the use of the key that signed them, as the extender's metrics report."""
         text = (await self.c.http.get(f"{self.extender.url}/metrics")).text
         sums: dict[str, float] = {}
         for use, number in re.findall(r'_pods_signed\{.*use="(\w+)"\} (\S+)', text):
@@ -111,7 +111,7 @@ class Rotation:
         await self._delete(pod.name)
 
     async def refuses(self, signing: Entries) -> None:
-        """A placement that is signed by these keys is none to the agent, whoever it is of."""
+        """A placement that is signed by these keys does not count for the agent, whoever it is of."""
         directory = self.c.directory / f"forger{next(self._names)}"
         volume = Volume(directory)
         volume.hold(signing)

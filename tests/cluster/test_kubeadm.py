@@ -71,7 +71,7 @@ class Administered:
     shell: Shell
 
     async def mounted(self, at: str, config: str, *secrets: str) -> str:
-        """A configuration with the files of Secrets in the place where its pod has them."""
+        """A configuration with the files of Secrets at the path that its pod has for them."""
         into = self.c.directory / at
         into.mkdir()
         for secret in secrets:
@@ -81,7 +81,7 @@ class Administered:
         return config.replace(f"/etc/k8s-rdma/{at}", str(into))
 
     async def keys(self) -> dict[str, str]:
-        """What the Secrets of keys for placements hold together."""
+        """The data of the Secrets of keys for placements, together."""
         held: dict[str, str] = {}
         for secret in ("k8s-rdma-placement-key", "k8s-rdma-placement-signing-key"):
             held |= (await self.c.http.get(f"/api/v1/namespaces/{NAMESPACE}/secrets/{secret}")).json()["data"]
@@ -112,7 +112,7 @@ class Administered:
         await extender.start()
 
     async def doctor_says(self, subject: str) -> set[str]:
-        """What the doctor finds of a subject on the control-plane node, but its notes."""
+        """The doctor's findings on a subject on the control-plane node, but its notes."""
         _, said = await self.shell.tries(f"{sys.executable} -m k8s_rdma doctor cluster --json")
         found = decode_doctor(said.encode()).findings
         return {each.id for each in found if each.subject == subject and each.severity != "note"}
@@ -142,7 +142,7 @@ async def administered(
 ) -> AsyncIterator[Administered]:
     """A cluster as `kubeadm init` leaves it, with a worker.
 
-    name: of the control-plane node. kubelet: it has one, which tells of the node itself.
+    name: of the control-plane node. kubelet: it has one, which reports the node itself.
     """
     async with AsyncExitStack() as stack:
         stack.enter_context(network(SERVICE, CLUSTER_IP))
@@ -164,7 +164,7 @@ async def administered(
 
 
 async def register(c: Cluster, node: ControlPlaneNode) -> None:
-    """What kubelet and kubeadm tell of the control-plane node: the Node, and the API server's static pod."""
+    """Create the Node and the API server's static pod, as kubelet and kubeadm do for the control plane."""
     known = node_object(node.name, SERVICE, {})
     known["metadata"]["annotations"] = {"kubeadm.alpha.kubernetes.io/cri-socket": "unix:///run/c.sock"}
     known["spec"] = {"taints": [{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}]}
@@ -266,7 +266,7 @@ async def test_kube_schedulers_of_several_nodes_reach_the_extender_by_its_servic
 
 
 def edit(node: ControlPlaneNode) -> Json:
-    """The static pod with what the page shows added to its file by hand."""
+    """The static pod with the page's additions to its file made by hand."""
     pod, new = node.manifest("kube-scheduler"), shown("- kube-scheduler\n")["spec"]
     (only,), (added,) = pod["spec"]["containers"], new["containers"]
     only["command"] += added["command"][1:]

@@ -42,7 +42,7 @@ SERVED = re.compile(r"v1|(apps|batch|policy)/v1|\w+\.k8s\.io/v1")
 POLICIES = sorted((ROOT / "deploy" / "policies").glob("*.yaml"))
 PRINTED = re.compile(r"^kubectl get pod reserved --output jsonpath=.*$", re.MULTILINE)
 NEEDED = {"PriorityClass"}
-"""What an API server wants to have before it takes other objects, also in a dry run."""
+"""Kinds that an API server wants to have before it takes other objects, also in a dry run."""
 MALFORMED = '[{}, {"vlan": 4095}]'
 MANIFESTS = ("host-network", "second-scheduler")
 
@@ -70,7 +70,7 @@ def examples() -> Iterator[tuple[str, Json]]:
 
 
 def files(release: tuple[int, int]) -> list[str | Path]:
-    """What of deploy a release knows the kinds of."""
+    """Files of deploy with kinds that a release knows."""
     since = {"inject": INJECTION, **dict.fromkeys(("claims", "claims-order", "one-pod", "slices"), CLAIMS)}
     return [
         "deploy/crds",
@@ -119,7 +119,7 @@ async def in_force(shell: Shell, path: Path, warning: str | None = None) -> None
 
 @asynccontextmanager
 async def namespaces_end(shell: Shell) -> AsyncIterator[None]:
-    """kube-controller-manager takes away what is in a namespace that is deleted."""
+    """kube-controller-manager takes away the objects in a namespace that is deleted."""
     command = (programs() / "kube-controller-manager", f"--kubeconfig={shell.kubeconfig}")
     options = ("--controllers=namespace", "--leader-elect=false", "--secure-port=0")
     async with running(shell.home / "namespaces.log", *command, *options):

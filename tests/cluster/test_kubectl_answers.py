@@ -1,4 +1,4 @@
-"""What kubectl prints of an API server, beside a transcript of kube-apiserver 1.36.2 and kubectl 1.36.2."""
+"""kubectl's output for an API server, beside a transcript of kube-apiserver 1.36.2 and kubectl 1.36.2."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GROUPS = ("api/v1", "apis/coordination.k8s.io/v1")
 
 
 def kubectl_release() -> tuple[int, ...] | None:
-    """The release of kubectl in the folder or on PATH; None without one."""
+    """The release of kubectl in the folder or on PATH, if there is one."""
     program = shutil.which("kubectl", path=os.pathsep.join([os.environ.get(FOLDER, ""), os.environ["PATH"]]))
     if program is None:
         return None
@@ -52,7 +52,7 @@ pytestmark = [
     ),
 ]
 
-# What differs between two runs. A line's blanks depend on the width of its columns.
+# Values that differ between two runs. A line's blanks depend on the width of its columns.
 VARYING = (
     (r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "<uid>"),
     (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", "<time>"),
@@ -67,7 +67,7 @@ VARYING = (
 
 
 def comparable(text: str) -> str:
-    """A text without what differs between two runs."""
+    """A text without the values that differ between two runs."""
     for pattern, stands_for in VARYING:
         text = re.sub(pattern, stands_for, text, flags=re.MULTILINE)
     return text.rstrip()
@@ -79,7 +79,7 @@ def commands() -> list[str]:
 
 
 async def transcript(plane: ControlPlane, home: Path) -> str:
-    """Type the commands; what a terminal shows."""
+    """Type the commands; the output on a terminal."""
     shell = Shell.at(plane, home)
     blocks = []
     for command in commands():

@@ -60,7 +60,7 @@ def network() -> Iterator[None]:
 
 
 def viewers() -> list[Json]:
-    """What the chart makes for viewers, with the token of this test."""
+    """The chart's objects for viewers, with the token of this test."""
     made = documents(render({"viewers": {"enabled": True}}))
     names = {"k8s-rdma-viewer", "k8s-rdma-views", "k8s-rdma-tokens"}
     found = [each for each in made if each["metadata"]["name"] in names]
@@ -91,7 +91,7 @@ async def bind_roles(c: Cluster, *kinds: str, role: str = "k8s-rdma-viewer") -> 
 
 
 async def add_endpoints(c: Cluster) -> None:
-    """Say where the Service leads: the API server's proxy reads Endpoints, and trusts those of pods alone."""
+    """Set the Service's target: the API server's proxy reads Endpoints, and trusts those of pods alone."""
     target = {"kind": "Pod", "namespace": "k8s-rdma", "name": "node-x"}
     subset = {
         "addresses": [{"ip": ADDRESS, "targetRef": target}],
@@ -131,7 +131,7 @@ async def node_server(c: Cluster, node: str) -> AsyncIterator[None]:
 
 
 async def plugin(kubeconfig: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """What the command prints, by kubectl."""
+    """The output of the command, by kubectl."""
     environment = {**os.environ, "KUBECONFIG": str(kubeconfig), "PATH": f"{PLUGINS}:{os.environ['PATH']}"}
     environment.pop("K8S_RDMA_EXTENDER", None)
     run = partial(subprocess.run, capture_output=True, text=True, check=False, env=environment, timeout=60)

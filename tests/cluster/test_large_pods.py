@@ -1,4 +1,4 @@
-"""Pods whose owners make them as long as the API server takes: what they cost is their own."""
+"""Pods that their owners make as long as the API server takes: their cost is their own."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def pad_annotations(c: Cluster, name: str) -> None:
 
 
 def large(name: str, length: int) -> Json:
-    """A pod that nobody schedules, and that asks for an interface; with a variable of that length."""
+    """A pod that no scheduler takes, and that asks for an interface; with a variable of that length."""
     container = {"name": "c", "image": "registry.invalid/c:1", "env": [{"name": "E", "value": "x" * length}]}
     meta = {"name": name, "namespace": "default", "annotations": {"rdma_interfaces_required": ASKS}}
     spec = {"containers": [container], "schedulerName": "nobody"}
@@ -128,7 +128,7 @@ async def test_bound_pod_that_its_owner_pads_is_updated_finished_and_released(ki
 
 @pytest.mark.skipif(bool(obstacle()), reason=f"no real cluster: {obstacle()}")
 async def test_binding_fits_in_no_pod_that_the_fence_does_not_fit_in(tmp_path: Path):
-    """What lets a new leader take such a pod for fenced (`extender.leadership`)."""
+    """Because of this, a new leader takes such a pod for fenced (`extender.leadership`)."""
     async with cluster("real", tmp_path, "w1") as c:
         token = await token_of(c, "k8s-rdma-extender", namespace="kube-system")
         most = await longest(c)

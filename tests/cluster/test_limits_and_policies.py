@@ -1,4 +1,4 @@
-"""What namespaces may hold, and where a pod's interfaces may be."""
+"""Limits of namespaces, and the places that a pod's interfaces may have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the chart comes to, in a real API server: taken to the letter, and enough for a second scheduler."""
+"""The chart's objects in a real API server: taken to the letter, and enough for a second scheduler."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [
 ]
 NAMESPACE = "k8s-rdma"
 NEWEST = (1, 30)
-"""The first release with all that the manifests use; the chart leaves out what older ones have not."""
+"""The first release with all that the manifests use; the chart leaves out the parts that older ones lack."""
 
 VALUES: dict[str, Json] = {
     "defaults": {},

@@ -1,4 +1,4 @@
-"""NUMA nodes as lists (gate DRAListTypeAttributes): what API server and kube-scheduler make of them."""
+"""NUMA nodes as lists (gate DRAListTypeAttributes): how API server and kube-scheduler treat them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""deploy/policies/own-node.yaml and evictions.yaml: who may write what, in a real API server."""
+"""deploy/policies/own-node.yaml and evictions.yaml: who may write which objects, in a real API server."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def refused_of_w0(c: Cluster, agent: Client) -> bool:
 
 
 async def refusal(call: Awaitable[object]) -> str:
-    """Why the API server does not do it; nothing if it does."""
+    """Why the API server does not do it; empty if it does."""
     try:
         await call
     except ApiRefusedError as refused:

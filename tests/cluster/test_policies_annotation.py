@@ -1,6 +1,6 @@
 """deploy/policies that look at pods and their templates, in a real API server, of 1.30 and later.
 
-It answers what tests/deploy finds without one, where its words are compared with the extender's.
+It answers as tests/deploy finds without one, which compares the policies' words with the extender's.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def template_of(made: Json) -> Json:
 
 
 async def answer(c: Cluster, document: Json) -> tuple[str, str]:
-    """Why the API server refuses to create this, and what it warns of; nothing is made."""
+    """Why the API server refuses to create this, and its warning; no object is made."""
     given = await c.http.post(f"{collection(document)}?dryRun=All", json=document)
     refusal = "" if given.is_success else given.json()["message"].partition("denied request: ")[2]
     return refusal, given.headers.get("warning", "")
@@ -90,7 +90,7 @@ async def refused(c: Cluster, document: Json) -> bool:
 
 @asynccontextmanager
 async def with_policy(directory: Path, name: str, probe: Json) -> AsyncIterator[Cluster]:
-    """A cluster in which the policy is in force, which shows in what the probe gets."""
+    """A cluster in which the policy is in force, which shows in the answer to the probe."""
     async with cluster("real", directory, deadline_s=280) as c:
         if c.plane.release < SINCE:
             pytest.skip(f"Kubernetes {c.plane.release}: ValidatingAdmissionPolicy is of {SINCE} and later")

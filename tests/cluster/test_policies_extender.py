@@ -1,6 +1,6 @@
-"""deploy/policies/extender.yaml in a real API server: what a taken token of the extender's account still can.
+"""deploy/policies/extender.yaml in a real API server: rights of a taken token of the extender's account.
 
-Every scenario on a real API server has this policy (`cluster.world`): they show what the extender needs.
+Every scenario on a real API server has this policy (`cluster.world`): they show the extender's needs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Room is made for pods of higher priority, where VFs are an extended resource that the scheduler counts."""
+"""Room is made for pods of higher priority if VFs are an extended resource that the scheduler counts."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def test_room_of_evicted_pods_is_kept_from_pods_of_lower_priority(kind: st
             node.keeps.add(victim)
             await pod(c, "high", "high", 6_000)
             await c.gone("low")
-            await c.event("high", "FailedScheduling", "RDMA")  # it came back before what it was given
+            await c.event("high", "FailedScheduling", "RDMA")  # it came back before the room for it
             await pod(c, "middle", "middle", 5_000)
             await c.event("middle", "FailedScheduling")
             node.release(victim)
@@ -167,7 +167,7 @@ async def test_six_urgent_pods_evict_the_twelve_that_it_takes_and_no_more(kind: 
 
 
 async def budget(c: Cluster) -> None:
-    """Of the pods with that label none may go."""
+    """No pod with that label may go."""
     document = {
         "kind": "PodDisruptionBudget",
         "apiVersion": "policy/v1",

@@ -80,7 +80,7 @@ async def test_node_that_was_not_heard_from_for_too_long_is_refused(kind: str, t
                 await published(c, "w1")
                 await c.create_pod("first", 1_000)
                 await c.bound("first")
-            await asyncio.sleep(5)  # that time passes is what this is about
+            await asyncio.sleep(5)  # this test is about time that passes
             await c.create_pod("second", 1_000)
             await c.event("second", "FailedScheduling", LEGACY)
             async with publishing(c, c.nodes["w1"]):

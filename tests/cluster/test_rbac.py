@@ -1,4 +1,4 @@
-"""The manifests' roles suffice for every other scenario; here, how it is told when one lacks a verb."""
+"""The manifests' roles suffice for every other scenario; here, the report if one lacks a verb."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ async def node(directory: Path) -> AsyncIterator[tuple[Cluster, Kubelet]]:
 
 
 async def start_pod(c: Cluster, values: Json) -> Json:
-    """Apply the chart, and do what controllers would: the DaemonSet's pod, and its namespace's authority."""
+    """Apply the chart, and act for controllers: the DaemonSet's pod, and its namespace's authority."""
     applied = Applied(c.http)
     await applied.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     authority = {"ca.crt": c.plane.ca_file.read_text()}
@@ -146,7 +146,7 @@ async def ready(c: Cluster) -> Json:
 
 
 async def published(c: Cluster) -> Json:
-    """Wait until the agent has told of its node; what it told."""
+    """Wait until the agent has published its node; the object."""
     while True:
         answer = await c.http.get(f"/apis/k8s-rdma.io/v1alpha1/rdmanodes/{NODE}")
         if answer.status_code == 200 and "conditions" in answer.json().get("status", {}):

@@ -41,4 +41,4 @@ async def test_doctor_sees_node_and_cluster_from_the_agents_container(tmp_path: 
     # No cards.
     assert {each.id for each in document.findings if each.severity == "error"} == {"hardware-no-pf"}
     not_seen = {each.subject for each in document.findings if each.id == "not-looked-at"}
-    assert not_seen <= {"modules"}  # where the machine has none for its kernel
+    assert not_seen <= {"modules"}  # if the machine has no modules for its kernel

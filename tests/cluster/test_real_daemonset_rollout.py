@@ -47,7 +47,7 @@ PF = "enp1s0f0"
 KEY = base64.b64encode(bytes(32)).decode()
 
 OPEN = {"openPaths": ["/v1/node"]}
-"""What scenarios ask without a token; a chart of before knows no such key, and closes nothing."""
+"""The path that scenarios ask without a token; a chart of before knows no such key, and closes no path."""
 
 
 class Rollout:
@@ -107,7 +107,7 @@ class Rollout:
             await asyncio.sleep(0.1)
 
     async def start_pod(self, name: str, **wish: object) -> Endpoint:
-        """A pod with an interface; where it is."""
+        """A pod with an interface; its endpoint."""
         annotations = {"rdma_interfaces_required": json.dumps([{"pf": PF, **wish}])}
         await self.kubelet.create_pod(name, {"name": "c"}, annotations=annotations)
         pod = await self.kubelet.running(name)

@@ -291,7 +291,7 @@ async def test_pod_that_waits_for_bandwidth_starts_when_another_has_ended(node: 
 
 
 async def test_claims_that_the_scheduler_gives_twice_are_refused_with_numbers(node: Node, tmp_path: Path):
-    """The claim's status is written as a second scheduler would, which knows nothing of the first one's."""
+    """The claim's status is written as a second scheduler would, which does not know of the first one's."""
     async with claims_cluster(node, tmp_path) as cluster:
         await cluster.until_published()
         await cluster.create_claim("p", "800M")
@@ -466,7 +466,7 @@ def prepared_on(node: Node) -> list[str]:
 async def checking_claims(
     cluster: Cluster,
 ) -> AsyncIterator[Callable[[int], Awaitable[None]]]:
-    """Check every moment for claims that are abandoned; what waits for so many more checks."""
+    """Check every moment for claims that are abandoned; a call that waits for so many more checks."""
     client = connect(str(cluster.node.directory / "plugin.kubeconfig"))
     agent = ClaimsAgent(cluster.node.run_dir / CLAIMS_SOCKET)
 
@@ -479,7 +479,7 @@ async def checking_claims(
     async def checked(count: int) -> None:
         before = checks.count
         async with asyncio.timeout(cluster.node.deadline_s):
-            while checks.count < before + count:  # noqa: ASYNC110 - nobody tells
+            while checks.count < before + count:  # noqa: ASYNC110 - no event for it
                 await asyncio.sleep(0.05)
 
     try:

@@ -1,4 +1,4 @@
-"""Restarts of what pods by ResourceClaims need, on a real kubelet: the driver, kubelet, the node."""
+"""Restarts of parts that pods by ResourceClaims need, on a real kubelet: the driver, kubelet, the node."""
 
 from __future__ import annotations
 

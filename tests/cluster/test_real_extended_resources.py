@@ -47,7 +47,7 @@ def limited(name: str, count: int = 1) -> Json:
 
 
 async def name_resource(cluster: Cluster, **spec: object) -> None:
-    """Give the DeviceClass what the chart's has. spec: more of it."""
+    """Give the DeviceClass the spec that the chart's has. spec: more of it."""
     [device_class] = [
         each
         for each in objects(EXAMPLES / "extended-resources" / "pod.yaml")

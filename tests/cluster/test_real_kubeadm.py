@@ -1,4 +1,4 @@
-"""kubeadm's kube-scheduler as a static pod of a real kubelet, which does what kubeadm writes there."""
+"""kubeadm's kube-scheduler as a static pod of a real kubelet, which does as kubeadm writes there."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def on_a_kubelet(directory: Path) -> AsyncIterator[Administered]:
 
 
 async def running_scheduler(a: Administered, *, configured: bool) -> Json:
-    """Wait until kubelet tells of a kube-scheduler that is ready, with or without our configuration."""
+    """Wait until kubelet reports a kube-scheduler that is ready, with or without our configuration."""
     path = f"/api/v1/namespaces/kube-system/pods/kube-scheduler-{NODE}"
     while True:
         answer = await a.c.http.get(path)

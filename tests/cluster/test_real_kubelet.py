@@ -55,7 +55,7 @@ VFS = 4
 
 NODES = {f"uverbs{number}": (231, 192 + number) for number in range(2 * VFS)}
 NODES |= {"umad1": (231, 1), "rdma_cm": (10, 122)}
-"""Nothing is behind them: who may open one is told ENXIO or ENODEV, and who may not EPERM."""
+"""No device is behind them: who may open one gets ENXIO or ENODEV, and who may not EPERM."""
 
 
 def device(name: str, *nodes: str) -> RdmaDevice:

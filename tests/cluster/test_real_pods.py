@@ -61,7 +61,7 @@ UNDER_WAY_S = 2
 
 
 async def runs_with_its_own(kubelet: Kubelet, node: Node, name: str, *containers: str) -> None:
-    """Wait until a pod runs: its containers can open the nodes of the VFs they are told, and no others."""
+    """Wait until a pod runs: its containers can open the nodes of the VFs in their variable, no others."""
     pod = await kubelet.running(name)
     for look in [kubelet.look(pod, container) for container in containers]:
         assert look.opens == {"rdma_cm", *(verbs(node)[pci] for pci in look.env[PCI_VARIABLE].split(","))}

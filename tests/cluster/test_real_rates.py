@@ -1,6 +1,6 @@
 """Rates of running pods on a real control plane, down to a kernel.
 
-Delivered to an agent without credentials; caps of claims by an agent with what rights the policies leave it.
+Delivered to an agent without credentials; caps of claims by an agent with the rights that policies leave it.
 """
 
 from __future__ import annotations

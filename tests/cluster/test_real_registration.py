@@ -64,7 +64,7 @@ async def followed(keeper: PluginServer, registrations: int) -> None:
     """Return once kubelet follows the last of so many registrations."""
     taken = keeper.resource.counts.registrations
     async with asyncio.timeout(DEADLINE_S):
-        while keeper.problem or taken[True] < registrations:  # noqa: ASYNC110  nobody tells
+        while keeper.problem or taken[True] < registrations:  # noqa: ASYNC110  no event for it
             await asyncio.sleep(SETTLE_S / 10)
 
 

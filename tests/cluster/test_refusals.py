@@ -1,4 +1,4 @@
-"""Refused pods: what their owners read, and when they are tried again."""
+"""Refused pods: the messages that their owners read, and when they are tried again."""
 
 from __future__ import annotations
 

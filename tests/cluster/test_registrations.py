@@ -25,7 +25,7 @@ DEVICES = {MOUNT: "10000", SLOT_RESOURCE: "1000", VFS: "4"}
 
 
 def example(name: str, extender: Extender) -> Json:
-    """A registration, with the extender where it is here."""
+    """A registration, with the extender's address here."""
     (document,) = documents(EXAMPLES / f"{name}.yaml")
     for each in document["extenders"]:
         each["urlPrefix"] = each["urlPrefix"].replace("http://127.0.0.1:8888", extender.url)
@@ -75,7 +75,7 @@ async def test_scheduler_binds_if_the_extender_only_filters(
 
 
 def agent_places(node: Node, pod: Json) -> None:
-    """A pod without a placement is given what its node's agent finds for it."""
+    """A pod without a placement gets an interface that its node's agent finds."""
     uid = pod["metadata"]["uid"]
     node.server.holds(**{uid: 8_000})
 

@@ -1,4 +1,4 @@
-"""A node's ResourceSlices in the API server, which has rules of its own for what is written."""
+"""A node's ResourceSlices in the API server, which has rules of its own for writes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Published:
         return set(await self.devices())
 
     async def until(self, holds: Callable[[], Awaitable[object]]) -> None:
-        while not await holds():  # noqa: ASYNC110 - nobody tells
+        while not await holds():  # noqa: ASYNC110 - no event for it
             await asyncio.sleep(0.05)
 
     async def until_published(self, *names: str) -> dict[str, Json]:
@@ -81,7 +81,7 @@ class Published:
         return await self.devices()
 
     async def put_back(self, *names: str) -> None:
-        """Have kubelet start, and wait until its deletion is undone; nothing else was written then."""
+        """Have kubelet start, and wait until its deletion is undone; no other object was written then."""
         selector = f"spec.nodeName={NODE},spec.driver={DRIVER}"
         answer = await self.http.delete(SLICES, params={"fieldSelector": selector})
         assert answer.status_code == 200, answer.text
@@ -227,7 +227,7 @@ async def test_without_taints_pfs_that_would_have_one_are_left_out(kind: str, tm
 
 
 async def test_two_drivers_that_differ_take_turns_slowly(kind: str, tmp_path: Path):
-    """As while an update runs: each writes what it knows; the last one is the one that stays."""
+    """As while an update runs: each writes its own view; the last one is the one that stays."""
     async with publishing(kind, tmp_path) as p:
         other = SlicePublisher(p.client, NODE)
         p.offer(offer())
@@ -274,7 +274,7 @@ async def create_others(p: Published) -> None:
 
 
 async def change_others(p: Published) -> str:
-    """Change each of these slices; what a watch of all slices has then."""
+    """Change each of these slices; the text that a watch of all slices has then."""
     version = (await p.http.get(SLICES)).json()["metadata"]["resourceVersion"]
     for number in range(OTHERS):
         patch = {"metadata": {"annotations": {TOUCHED: "now"}}}
@@ -324,7 +324,7 @@ async def test_api_server_without_the_api_is_named(tmp_path: Path):
         client._client._client._client.base_url = f"{plane.url}/none"  # every path is unknown there
         publisher = SlicePublisher(client, NODE)
         async with asyncio.timeout(DEADLINE_S), in_background(publisher.run()):
-            while "claims need Kubernetes 1.36" not in publisher.problem:  # noqa: ASYNC110 - nobody tells
+            while "claims need Kubernetes 1.36" not in publisher.problem:  # noqa: ASYNC110 - no event for it
                 await asyncio.sleep(0.05)
         await client.close()
 

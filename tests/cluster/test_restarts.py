@@ -1,4 +1,4 @@
-"""Processes end and begin again: what was promised stays promised, and who waits is not forgotten."""
+"""Processes end and begin again: promises are kept, and who waits is not forgotten."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def test_leader_that_was_paused_in_a_bind_does_not_promise_bandwidth_of_th
                 await c.create_pod("first", 8_000)
                 while service.before:
                     await late(0.05)
-                await c.delete_pod("first")  # so that the other sells what the paused one means to give it
+                await c.delete_pod("first")  # so that the other sells the bandwidth that the paused one binds
                 await c.again(standby)
                 await c.create_pod("second", 8_000)
                 await c.bound("second")

@@ -1,4 +1,4 @@
-"""Pods come to nodes: with nodes in full and by name, and with nothing asked for."""
+"""Pods come to nodes: with nodes in full and by name, and without requests."""
 
 from __future__ import annotations
 

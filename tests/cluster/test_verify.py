@@ -1,4 +1,4 @@
-"""`k8s-rdma verify cluster` before an API server: its rights, what it makes, and what is left of it."""
+"""`k8s-rdma verify cluster` before an API server: its rights, the objects it makes, and those it leaves."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def pods(c: Cluster) -> list[dict[str, Any]]:
 
 
 async def fail_pods(c: Cluster) -> list[dict[str, Any]]:
-    """Be a kubelet that evicts what is bound; all pods that it had, until cancelled."""
+    """Be a kubelet that evicts bound pods; all pods that it had, until cancelled."""
     evicted: dict[str, dict[str, Any]] = {}
     status = {"status": {"phase": "Failed", "reason": "Evicted", "message": "the node is low on memory"}}
     headers = {"Content-Type": "application/merge-patch+json"}

@@ -30,13 +30,13 @@ pytestmark = pytest.mark.anyio
 
 LINK_MBPS = 1_000
 BY_SOFTWARE = {"rdma_interfaces_required": '[{"max_tx_rate": 10, "enforce": "software"}]'}
-"""Nobody knew this when the older programs were written."""
+"""Unknown when the older programs were written."""
 
 TELLS = {
     "extender": "(rdma_interfaces_required[0].enforce: software is unknown; known are hardware, auto)",
     "agent": "(needs 1 interface; 2 PFs: its node caps nothing by software: ",
 }
-"""What its owner reads, by who is older."""
+"""The words that its owner reads, by who is older."""
 
 
 class Skewed:
@@ -46,7 +46,7 @@ class Skewed:
         self.c, self.node, self._runtime = c, node, node.runtime(chained=False)
 
     async def start_pod(self, name: str) -> Sandbox:
-        """Wait until it is bound, and do what kubelet's runtime does then."""
+        """Wait until it is bound, and do the work of kubelet's runtime then."""
         meta = (await self.c.bound(name))["metadata"]
         annotations = meta["annotations"]
         pod = PodRef(namespace="default", name=name, uid=meta["uid"], annotations=annotations)
@@ -58,7 +58,7 @@ class Skewed:
         assert (await self.c.http.delete(url)).status_code == 200
 
     def reserved_mbps(self) -> list[str]:
-        """What the node's VFs have, as tc(8) prints it."""
+        """The rates of the node's VFs, as tc(8) prints them."""
         rates = self.node.rates()
         return sorted(rates[vf][0] for vf, free in self.node.pristine["rates"].items() if rates[vf] != free)
 

@@ -30,7 +30,7 @@ STALE_S = 3
 
 
 async def prepare_planner(c: Cluster, **extender: Any) -> Path:
-    """Make what the chart makes for planners; the kubeconfig of an account that has it, and nothing else."""
+    """Create the chart's objects for planners; the kubeconfig of an account with these rights alone."""
     config = {"extender.yaml": json.dumps(extender)}
     objects = [each for each in documents(render({})) if each["metadata"]["name"] == "k8s-rdma-planner"]
     assert sorted(each["kind"] for each in objects) == sorted(ROLES)
@@ -63,7 +63,7 @@ def manifest(directory: Path, priority: str, *rates: int, replicas: int = 1) -> 
 
 
 async def ask(planner: Path, *arguments: str) -> tuple[int, Json]:
-    """A question of the planner's: exit status and answer. Nothing may be missing."""
+    """A question of the planner's: exit status and answer. No part may be missing."""
     ran = await k8s_rdma("whatif", *arguments, "--json", "--kubeconfig", str(planner))
     assert not ran.err, ran
     answer = json.loads(ran.out)
@@ -144,7 +144,7 @@ async def test_planner_may_ask_every_question(kind: str, tmp_path: Path):
 
 
 async def check_refusals(c: Cluster, planner: Path) -> None:
-    """Without a right the answer says what is missing, or that there is none."""
+    """Without a right the answer names the missing part, or an error says that there is no answer."""
     await c.http.delete("/apis/rbac.authorization.k8s.io/v1/namespaces/k8s-rdma/rolebindings/viewer")
     ran = await refused(planner, '"leases"')
     assert ran.status == 0

@@ -1,4 +1,4 @@
-"""examples/workloads: their pods come to nodes that keep what they ask, from their annotations alone."""
+"""examples/workloads: their pods come to nodes that keep their requests, from their annotations alone."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ async def test_objects_are_valid_by_their_definitions(tmp_path: Path):
         group = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
         plurals = {}
         for definition in definitions():
-            definition["spec"].pop("conversion", None)  # nobody answers its webhook here
+            definition["spec"].pop("conversion", None)  # no server answers its webhook here
             answer = await c.http.post(group, json=definition)
             assert answer.status_code == 201, answer.text
             plurals[definition["spec"]["names"]["kind"]] = definition["spec"]["names"]["plural"]

@@ -1,4 +1,4 @@
-"""What the documents tell an administrator to type, typed as it is printed, with the real programs."""
+"""The documents' commands for an administrator, typed as they are printed, with the real programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BLOCK = re.compile(r"^<!-- run by (?P<test>\S+) -->\n```\n(?P<text>.*?)^```$", 
 
 
 def obstacle(*needed: str) -> str | None:
-    """Why these programs are not to be had beside a real control plane; None when they are."""
+    """Why these programs cannot run beside a real control plane here, if they cannot."""
     if why := missing_control_plane():
         return why
     missing = [name for name in needed if not os.access(programs() / name, os.X_OK)]
@@ -39,7 +39,7 @@ def printed(page: str, test: str) -> list[str]:
 class Shell:
     """bash in a directory, with the folder's programs, and a cluster's administrator's kubeconfig.
 
-    home: where kubectl keeps what it knows of the API. entering: a command that gives what follows it other
+    home: the folder of kubectl's cache of the API. entering: a command that gives the words after it other
     surroundings.
     """
 
@@ -50,24 +50,24 @@ class Shell:
 
     @classmethod
     def at(cls, plane: ControlPlane, home: Path, directory: Path = ROOT) -> Shell:
-        """That of an administrator of this control plane; in the repository, where nothing says otherwise."""
+        """That of an administrator of this control plane; in the repository by default."""
         kubeconfig = write_kubeconfig(home / "admin.kubeconfig", plane, plane.admin_token)
         return cls(directory=directory, kubeconfig=kubeconfig, home=home)
 
     async def types(self, text: str) -> str:
-        """Run it; what it prints. Fails with that when a command of it does."""
+        """Run it; its output. Fails with that if a command of it does."""
         status, said = await self.tries(text)
         assert status == 0, f"{text}\n{said}"
         return said
 
     async def refused(self, text: str) -> str:
-        """Run what is not to succeed; what it prints."""
+        """Run a text that is not to succeed; its output."""
         status, said = await self.tries(text)
         assert status != 0, f"{text}\n{said}"
         return said
 
     async def tries(self, text: str) -> tuple[int, str]:
-        """Its exit status, and what it prints to either stream."""
+        """Its exit status, and its output to either stream."""
         path = os.pathsep.join([os.environ.get(FOLDER, ""), os.environ["PATH"]])
         own = {"PATH": path, "KUBECONFIG": str(self.kubeconfig), "HOME": str(self.home)}
         process = await asyncio.create_subprocess_exec(

@@ -51,7 +51,7 @@ _CLUSTER_WIDE = {
 
 @dataclass
 class Cluster:
-    """The world of one scenario. All waiting is for what others do: the scenario's deadline bounds it."""
+    """The world of one scenario. All waiting is for work of others: the scenario's deadline bounds it."""
 
     plane: ControlPlane
     http: httpx2.AsyncClient
@@ -70,7 +70,7 @@ class Cluster:
         return made.json()
 
     async def apply(self, manifest: Path) -> None:
-        """Create what a manifest holds."""
+        """Create the objects of a manifest."""
         for document in documents(manifest):
             await self.create(document)
 
@@ -111,12 +111,12 @@ class Cluster:
         return await self.create({"kind": "Pod", "apiVersion": "v1", "metadata": meta, "spec": spec})
 
     async def pod(self, name: str) -> Json | None:
-        """The pod as it is; None when there is none."""
+        """The pod as it is, if it exists."""
         answer = await self.http.get(f"/api/v1/namespaces/default/pods/{name}")
         return answer.json() if answer.status_code == 200 else None
 
     async def node_of(self, name: str) -> str | None:
-        """Where a pod is bound."""
+        """The node of a pod, if it is bound."""
         pod = await self.pod(name)
         return pod["spec"].get("nodeName") if pod else None
 
@@ -207,8 +207,8 @@ class Cluster:
     async def again(self, *extenders: Extender) -> None:
         """Wait until one of them is ready again.
 
-        What a scheduler before 1.29 could not schedule for an error, such as their outage, it leaves alone
-        until something happens in the cluster, or for five minutes: then something happens.
+        A scheduler before 1.29 leaves pods alone that it could not schedule for an error, such as an outage
+        of extenders, until something happens in the cluster, or for five minutes: then something happens.
         """
         async with httpx2.AsyncClient(trust_env=False) as http:
             while not any([await each.is_ready(http) for each in extenders]):  # noqa: ASYNC110  as above
@@ -250,12 +250,12 @@ class Cluster:
 
 
 def documents(manifest: Path) -> list[Json]:
-    """What a file of YAML documents holds."""
+    """The documents of a YAML file."""
     return list(yaml.safe_load_all(manifest.read_text()))
 
 
 def placement(pod: Json) -> list[Json]:
-    """What a pod was promised, by its annotation."""
+    """The interfaces promised to a pod, by its annotation."""
     text = pod["metadata"].get("annotations", {}).get(PLACEMENT_ANNOTATION)
     return json.loads(text)["interfaces"] if text else []
 
@@ -280,9 +280,9 @@ async def cluster(
 ) -> AsyncIterator[Cluster]:
     """A cluster of these nodes, each of one PF of 10,000 Mb/s with four VFs, and the extender's account.
 
-    Where there are policies, the extender's is in force: all that it does has to be within that.
-    kind: `stand-in`, `real`, `gangs`: the real one that schedules these; or what runs another one.
-    resources: what else nodes have.
+    If there are policies, the extender's is in force: all that it does has to be within that.
+    kind: `stand-in`, `real`, `gangs`: the real one that schedules these; or a function that runs another one.
+    resources: others that nodes have.
     """
     kinds = {"stand-in": stand_in, "real": real, "gangs": partial(real, gates=GANGS)}
     plane_of = kinds[kind] if isinstance(kind, str) else kind
@@ -308,7 +308,7 @@ async def cluster(
 
 
 async def _ended(work: asyncio.Task[None]) -> None:
-    """Cancelled, and through with it: its connection is not left to be closed by nobody."""
+    """Cancelled, and through with it: its connection is not left open."""
     work.cancel()
     await asyncio.wait([work])
 

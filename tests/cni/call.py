@@ -22,7 +22,7 @@ WISH = {"rdma_interfaces_required": '[{"min_tx_rate": 15000}]'}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What the runtime sees."""
+    """The result that the runtime sees."""
 
     exit_status: int
     stdout: bytes
@@ -46,7 +46,7 @@ class Program:
         self._under = under
 
     def __call__(self, command: str, stdin: bytes | dict, *, env: dict | None = None, **options) -> Outcome:
-        """One call; nothing may come on standard error. `env` adds variables, None takes one away."""
+        """One call; standard error must be empty. `env` adds variables, or removes those without a value."""
         environment = {"CNI_COMMAND": command, "CNI_CONTAINERID": CONTAINER, "CNI_IFNAME": "eth0"}
         environment |= {"CNI_NETNS": NETNS} | (env or {})
         done = subprocess.run(

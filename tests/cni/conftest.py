@@ -42,7 +42,7 @@ def program(build_dir: Path) -> Program:
 
 @pytest.fixture
 def run_dir() -> Iterator[Path]:
-    """The agent's directory on a node: markers, none of them set, and no socket. Short: it goes into one."""
+    """The agent's directory on a node, without a marker and without a socket. Short: it goes into one."""
     with tempfile.TemporaryDirectory(prefix="k8srdma-") as path:
         Path(path).chmod(0o755)
         (Path(path) / "attachments").mkdir()

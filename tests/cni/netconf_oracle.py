@@ -1,7 +1,7 @@
-"""What `cni/netconf.c` must find in a network configuration, said with Python's own JSON decoder.
+"""The values that `cni/netconf.c` must find in a configuration, said with Python's own JSON decoder.
 
-The C reader accepts what Python's does but for four things, which make both equal here: it takes UTF-8
-only, no NaN and no Infinity, nothing nested deeper than 128, and only an object.
+The C reader accepts all that Python's does but for four things, which make both equal here: it takes UTF-8
+only, no NaN and no Infinity, no nesting deeper than 128, and only an object.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ABSENT = object()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What the document says; versions and prevResult decoded, None when they are not there."""
+    """The document's values; versions and prevResult decoded, if they are there."""
 
     wish: int
     timeout_ms: int
@@ -50,7 +50,7 @@ class Found:
 
 
 def parse(text: str) -> Any:
-    """The document; ValueError when it is none."""
+    """The document; ValueError if the text is no document."""
 
     def refuse(constant: str) -> None:
         raise ValueError(constant)
@@ -61,7 +61,7 @@ def parse(text: str) -> Any:
 
 
 def look(data: bytes) -> Found | int:
-    """What is found, or the code of the error."""
+    """The values that are found, or the code of the error."""
     try:
         document = parse(data.decode())
     except (ValueError, RecursionError):

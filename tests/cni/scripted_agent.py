@@ -44,7 +44,7 @@ def receive(connection: socket.socket) -> Received:
 class ScriptedAgent:
     """Listens until the block ends; `received` holds the requests of connections that were answered.
 
-    answer: what is sent when a request has been read; set it before the call.
+    answer: the bytes that are sent when a request has been read; set it before the call.
     script: replaces reading and answering altogether.
     """
 
@@ -85,7 +85,7 @@ class ScriptedAgent:
                 connection.settimeout(DEADLINE_S)
                 try:
                     self.script(connection)
-                except BaseException as error:  # reported where the block ends
+                except BaseException as error:  # reported at the end of the block
                     self._failures.append(error)
 
 
@@ -99,7 +99,7 @@ def wait_for_hangup(connection: socket.socket) -> None:
 
 
 def fill_backlog(sockets: ExitStack, path: Path) -> None:
-    """Listen there, accept nobody, and leave no place in the queue."""
+    """Listen there, never accept, and leave no place in the queue."""
     listener = sockets.enter_context(socket.socket(socket.AF_UNIX))
     listener.bind(str(path))
     listener.listen(0)

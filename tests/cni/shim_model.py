@@ -1,4 +1,4 @@
-"""What the program must do with a call: when and as what it is refused, and when the agent is asked."""
+"""The program's duties for a call: when and with which code it is refused, and when the agent is asked."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _is_container_id(text: str) -> bool:
 
 
 def left_as(env: dict[str, str], stdin: bytes) -> str | None:
-    """The file in which a DEL is left that nobody answers; None for one that cannot be."""
+    """The file in which a DEL without an answer is left, if it can be in one."""
     network = parse(stdin.decode()).last("name")
     if not isinstance(network, str) or "\0" in network:
         return None

@@ -2,7 +2,7 @@
 
 The probe runs under the compiler's address and undefined-behaviour checks, each document in a heap block of
 its own size: one byte read beyond it ends the probe. It is not optimised, because GCC 12 from -O1 on drops
-some of these checks together with what it folds.
+some of these checks together with the code that it folds.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class Probe:
 
 
 def slice_of(data: bytes, offsets: str | None) -> Any:
-    """What stands at these offsets, which must be one value and nothing around it."""
+    """The value at these offsets, which must be one value and no more."""
     if offsets is None:
         return None
     start, end = map(int, offsets.split(":"))

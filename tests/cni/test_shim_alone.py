@@ -1,4 +1,4 @@
-"""What the program answers by itself, and that it asks about everything else. No agent runs here: whatever
+"""Answers of the program by itself, and that it asks about everything else. No agent runs here: whatever
 is asked about ends in error 11, but for CHECK.
 """
 
@@ -309,7 +309,7 @@ def test_shim_asks_when_neither_markers_nor_annotations_tell(program, own_run_di
 
 
 def obey_file_modes() -> None:
-    """What root may and others may not, this process and the program it becomes may not either.
+    """Take root's rights over other users' files from this process and the program that it becomes.
 
     Another user would do as well, but a user namespace (user_namespaces(7)) need not have one.
     """

@@ -1,6 +1,6 @@
 """Every row of the table in docs/adr/0004-shim-in-c.md, under everything that can be there or not.
 
-The agent answers with an error, which is what a pod that asks for interfaces must get, also where none runs.
+The agent answers with an error. A pod that asks for interfaces must get one also if no agent runs.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def arguments(devices: str) -> dict[str, str]:
 
 
 def is_ordinary(annotations: str, keys: str, markers: str, devices: str) -> bool:
-    """Whether such a pod certainly wants nothing of ours; an agent that never ran here has no wishes."""
+    """Whether such a pod certainly wants no interface of ours; an agent that never ran here has no wishes."""
     asking = devices in {"exclusive", "promised", "promised to who knows whom"}
     marked = asking and markers != "no run directory"
     exclusive = marked or devices == "exclusive by configuration"
@@ -73,7 +73,7 @@ def is_ordinary(annotations: str, keys: str, markers: str, devices: str) -> bool
 
 
 def ended(*, ordinary: bool, markers: str) -> str:
-    """What DEL of such a container does."""
+    """The effect of DEL of such a container."""
     return {
         "marked": ASKED,
         "not marked": NOTHING,
@@ -97,13 +97,13 @@ def expected(command: str, case: tuple[str, str, str, str, str]) -> str:
         case "DEL":
             return ended(ordinary=ordinary, markers=markers)
         case "CHECK":
-            asks = annotations == "asks" and markers != "no run directory"  # where there is nobody to ask
+            asks = annotations == "asks" and markers != "no run directory"  # no agent to ask there
             return ASKED if asks else ended(ordinary=ordinary, markers=markers)
     return ASKED
 
 
 def seen(command: str, outcome) -> str:
-    """What the program did, by what the runtime sees."""
+    """The program's action, as the runtime sees it."""
     if outcome.stdout == b"asked":
         return ASKED
     if outcome.exit_status:
@@ -135,7 +135,7 @@ def test_program_decides_by_the_table_whatever_is_there(program, run_dir, agent,
 
 
 def test_program_leaves_deletions_by_the_table_while_no_agent_runs(program, run_dir) -> None:
-    """Where the agent made its directory, and with it the one for what is left."""
+    """If the agent made its directory, and with it the one for deletions."""
     own = run_dir / "own"
     did, wanted = {}, {}
     for case in cases():
@@ -167,7 +167,7 @@ def test_program_leaves_deletions_by_the_table_while_no_agent_runs(program, run_
 def test_pod_with_prepared_claims_is_known_by_its_uid(  # noqa: PLR0917 - fixtures
     program, run_dir, agent, netns, arguments: str, decision: str
 ) -> None:
-    """Where the runtime tells none that can be one, any pod may have promises."""
+    """If the runtime gives no possible uid, any pod may have promises."""
     own = run_dir / "own"
     prepare(own, "not marked", "promised")
     conf = netconf(own, **PLACES["chained"], **DELIVERED["does not ask"])
@@ -190,7 +190,7 @@ def test_input_that_was_never_opened_is_reported(program, run_dir) -> None:
 
 @pytest.mark.parametrize("command", ["ADD", "DEL"])
 def test_output_that_was_never_opened_is_a_failure(program, run_dir, agent, netns, command: str) -> None:
-    """The namespace or the agent's socket has its number then, and must get nothing of the answer."""
+    """The namespace or the agent's socket has its number then, and must get no byte of the answer."""
     (run_dir / "attachments" / CONTAINER).touch()
     conf = netconf(run_dir)
     outcome = program(command, conf, env={"CNI_NETNS": netns}, preexec_fn=lambda: os.close(1))

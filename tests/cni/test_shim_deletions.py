@@ -1,4 +1,4 @@
-"""A DEL that nobody answers is left to the agent in a file, and succeeds."""
+"""A DEL without an answer is left to the agent in a file, and succeeds."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_each_file_is_whole_when_many_are_left_of_one_attachment_at_once(program
 
 
 def test_del_is_left_once_though_the_agent_got_it_as_well(program, run_dir, deletions, agent) -> None:
-    """One that was killed over it: nobody knows how far it came."""
+    """One that was killed over it: it is unknown how far it came."""
 
     def die(connection: socket.socket) -> None:
         agent.received.append(receive(connection))

@@ -1,6 +1,6 @@
 """Whatever the arguments, variables, standard input and the agent's reply are, the program does as its model.
 
-A sanitized build runs on what Hypothesis makes up, the same each time; where it asks the agent, that sends
+A sanitized build runs on input from Hypothesis, the same each time; if it asks the agent, that sends
 anything at all. K8S_RDMA_CNI_FUZZ=5000 HYPOTHESIS_PROFILE=explore looks further.
 """
 
@@ -122,7 +122,7 @@ class World:
             env=env,
             timeout=DEADLINE_S,
         )
-        assert done.stderr == b""  # where sanitizers report
+        assert done.stderr == b""  # sanitizers report there
         assert done.returncode >= 0
         return done.returncode, done.stdout
 
@@ -135,7 +135,7 @@ def world(build_dir: Path, netns: str) -> Iterator[World]:
 
     def answer(connection: socket.socket) -> None:
         agent.received.append(receive(connection))
-        with suppress(ConnectionError):  # it hangs up on what is no reply
+        with suppress(ConnectionError):  # it hangs up on bytes that are no reply
             connection.sendall(agent.answer)
 
     with (
@@ -149,7 +149,7 @@ def world(build_dir: Path, netns: str) -> Iterator[World]:
 
 
 def whole_reply(sent: bytes) -> Reply | None:
-    """What the program makes of these bytes: it reads no further than the reply."""
+    """The program's reading of these bytes: it reads no further than the reply."""
     try:
         header = sent[: REPLY_HEADER.size]
         missing = reply_bytes_missing(header)

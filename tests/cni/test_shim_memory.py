@@ -1,6 +1,6 @@
-"""valgrind finds nothing in the program, on every way through it.
+"""valgrind finds no error in the program, on every way through it.
 
-It runs the sources optimised as they ship, but linked dynamically: what glibc does before main() in a static
+It runs the sources optimised as they ship, but linked dynamically: glibc's work before main() in a static
 program is not known to valgrind, which reports all of it.
 """
 
@@ -45,7 +45,7 @@ def dynamic(build_dir: Path) -> Path:
 
 @pytest.fixture
 def checked(dynamic: Path, valgrind: list[str], tmp_path: Path) -> Program:
-    """The program under valgrind, which writes what it finds into a file."""
+    """The program under valgrind, which writes its findings into a file."""
     return Program(dynamic, under=[*valgrind, f"--log-file={tmp_path}/%p.log"])
 
 
@@ -57,7 +57,7 @@ def run(checked: Program, tmp_path: Path, command: str, stdin: bytes | dict, **e
 
 
 def test_valgrind_reports_an_error_if_there_is_one(valgrind, build_dir) -> None:
-    """Otherwise the tests below would tell nothing."""
+    """Otherwise the tests below would prove little."""
     source = b"#include <stdlib.h>\nint main(void) { return *(volatile char *)malloc(1) ? 1 : 0; }\n"
     program = build_dir / "uninitialised"
     compiler = os.environ.get("CC", "cc")

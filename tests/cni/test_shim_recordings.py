@@ -20,7 +20,7 @@ ASKED = {"1.1.0-ADD-2", "1.1.0-ADD-3", "1.1.0-GC-1", "1.1.0-GC-2"}
 
 
 def replay(program: Program, run_dir: Path, netns: str, recorded: dict) -> Outcome:
-    """The recorded call with a namespace of today; VERSION's is a word that names none."""
+    """The recorded call with a namespace of today; VERSION's is a word that is no namespace."""
     env = recorded["env"]
     if env["CNI_NETNS"] not in ("", "dummy"):
         env = env | {"CNI_NETNS": netns}

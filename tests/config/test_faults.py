@@ -1,4 +1,4 @@
-"""Every mistake that a configuration file can have is told in the words of the file: over all models."""
+"""Every mistake that a configuration file can have is reported in the file's words: over all models."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PROBES: tuple[object, ...] = (
     *(["No Such ? Thing"], [7], {"zzz": 1}),
 )
 FOREIGN = ("`", "$", "Expected", "Object", "regex", "Invalid", "StrType")
-"""What msgspec's sentences have, and ours do not."""
+"""Parts of msgspec's sentences that ours do not have."""
 
 
 def of_kind(field_type: object) -> Iterator[tuple[Struct, bool]]:
@@ -49,7 +49,7 @@ def of_kind(field_type: object) -> Iterator[tuple[Struct, bool]]:
 
 
 def models(struct: Struct, at: str = "", put: Put = lambda document: document) -> Iterator[Any]:
-    """Every model of a file: it, where it is, and how a document of it gets into the file's."""
+    """Every model of a file: it, its place, and how a document of it gets into the file's."""
     yield struct, at, put
     for field in msgspec.structs.fields(struct):
         many = "tuple" in str(field.type)
@@ -63,7 +63,7 @@ def models(struct: Struct, at: str = "", put: Put = lambda document: document) -
 
 
 def least(struct: Struct) -> dict[str, Any]:
-    """A document with what must be there, and no more."""
+    """A document with the required fields, and no more."""
     config = struct.__struct_config__
     tag = {config.tag_field: config.tag} if config.tag_field else {}
     fields = (field for field in msgspec.structs.fields(struct) if field.required)
@@ -84,7 +84,7 @@ CASES = [
 
 
 def told(file: Struct, document: object) -> str | None:
-    """The refusal; None where it is taken."""
+    """The refusal, if it is refused."""
     try:
         fit(file, document)
     except MalformedError as error:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """Time that passes on command."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -1,4 +1,4 @@
-"""The configuration of the pages: who sees them, and where their data comes from."""
+"""The configuration of the pages: who sees them, and the source of their data."""
 
 from __future__ import annotations
 

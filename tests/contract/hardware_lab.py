@@ -1,6 +1,6 @@
 """Two SR-IOV PFs of the machine, of which the variable K8S_RDMA_HARDWARE_PFS says which.
 
-Their VFs must be nobody's: tests move them, set their rates, and leave them as they were.
+Their VFs must be unused: tests move them, set their rates, and leave them as they were.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ needs_hardware = pytest.mark.skipif(
 
 @dataclass(frozen=True)
 class Home:
-    """A VF's netdev before the first test, by what the system's own programs tell."""
+    """A VF's netdev before the first test, as the system's own programs show it."""
 
     name: str
     mac: str
@@ -96,7 +96,7 @@ class HardwareLab(LinuxLab):
                     run("ip", "link", "set", name, "down")
 
     def _tidy(self) -> None:
-        """Wait until all VFs are back, and make them what they were."""
+        """Wait until all VFs are back, and restore them."""
         for name in PFS:
             _restore_settings(name, self._settings[name])
         _let_choose_macs(self.homes)
@@ -120,7 +120,7 @@ def _settings(pf: str) -> list[dict[str, Any]]:
 
 
 def _restore_settings(pf: str, before: list[dict[str, Any]]) -> None:
-    """What differs, by ip(8)'s own words."""
+    """Restore values that differ, by ip(8)'s own words."""
     for was, now in zip(before, _settings(pf), strict=True):
         vf = ("ip", "link", "set", pf, "vf", str(was["vf"]))
         if was["address"] != now["address"] and _driver(pf) != "igb":
@@ -134,7 +134,7 @@ def _restore_settings(pf: str, before: list[dict[str, Any]]) -> None:
 
 
 def _let_choose_macs(homes: Mapping[tuple[int, int], Home]) -> None:
-    """igb tells a MAC that the PF gave like one that a VF took, and lets the VF have no other."""
+    """igb shows a MAC that the PF gave like one that a VF took, and lets the VF have no other."""
     if _driver(PFS[0]) == "igb":
         assert _batch(f"link set {PFS[pf]} vf {index} mac 00:00:00:00:00:00" for pf, index in homes)
 
@@ -149,7 +149,7 @@ def _take_own_macs(homes: Mapping[tuple[int, int], Home]) -> None:
 
 
 def _batch(lines: Iterable[str]) -> bool:
-    """Whether ip(8) did all that; what it can it does."""
+    """Whether ip(8) did all that; it does all that it can."""
     ended = subprocess.run(
         ["ip", "-force", "-batch", "-"],
         input="\n".join([*lines, ""]),
@@ -176,7 +176,7 @@ def _can_have_vfio(pf: str) -> bool:
 
 
 def _make_as_it_was(link: dict[str, Any], home: Home) -> None:
-    """Only what is not: a driver may refuse a MAC that the VF has."""
+    """Set only differing values: a driver may refuse a MAC that the VF has."""
     change = ("ip", "link", "set")
     if "UP" in link["flags"] or link["addr_info"]:
         run(*change, link["ifname"], "down")

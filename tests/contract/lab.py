@@ -1,4 +1,4 @@
-"""A machine to try a kernel on: what the contract needs beside `core.kernel.Kernel`."""
+"""A machine to try a kernel on: the contract's needs beside `core.kernel.Kernel`."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Lab(Protocol):
     pcis: their PCI addresses. pf_names: their netdevs.
     vfs: how many VFs each has. A kernel may be shown more PFs and VFs than those.
     link_mbps: of both PFs.
-    rates: what they take. A driver without minimum rates skips what needs them.
-    takes: what else they do for VFs. pf_mtu: of both PFs.
-    vf_driver: what drives their VFs at home.
+    rates: those that they take. A driver without minimum rates skips tests that need them.
+    takes: other settings of VFs that they take. pf_mtu: of both PFs.
+    vf_driver: the driver of their VFs at home.
     """
 
     pcis: tuple[PciAddress, PciAddress]
@@ -66,7 +66,7 @@ class Lab(Protocol):
         ...
 
     def alter(self, ifname: str, netns: NetnsRef | None, *, name: str, mac: str, mtu: int) -> None:
-        """What a pod may do with its interface, or anybody with one of the host."""
+        """Change an interface as its pod may, or as anybody may with one of the host."""
         ...
 
     def add_altname(self, ifname: str, netns: NetnsRef | None, altname: str) -> None:
@@ -74,11 +74,11 @@ class Lab(Protocol):
         ...
 
     def tune(self, ifname: str, netns: NetnsRef | None) -> None:
-        """Set what a kernel can set back: the length of the queue, and an alias."""
+        """Set values that a kernel can set back: the length of the queue, and an alias."""
         ...
 
     def tune_driver(self, ifname: str, netns: NetnsRef | None) -> None:
-        """Set what only a driver bound anew sets back."""
+        """Set values that only a driver that is bound again sets back."""
         ...
 
     def attach_program(self, ifname: str, netns: NetnsRef | None, *, by_link: bool = False) -> None:
@@ -90,19 +90,19 @@ class Lab(Protocol):
         ...
 
     def inherited(self, ifname: str, netns: NetnsRef | None) -> dict[str, str]:
-        """What of an interface moves along with it, as its namespace's inhabitants see it."""
+        """Values of an interface that move along with it, as its namespace's inhabitants see them."""
         ...
 
     def use(self, ifname: str, netns: NetnsRef | None, *addresses: str) -> None:
-        """What whoever has an interface may do: bring it up with these addresses."""
+        """Bring an interface up with these addresses, as its holder may."""
         ...
 
     def uncap(self, ifname: str, netns: NetnsRef) -> None:
-        """What a pod may do with its interface: have another queueing discipline in place of ours."""
+        """Put another queueing discipline in place of ours, as a pod may do with its interface."""
         ...
 
     def send(self, ifname: str, netns: NetnsRef, frames: int) -> None:
-        """Send Ethernet frames of FRAME_BYTES through an interface that is up; nobody wants them."""
+        """Send Ethernet frames of FRAME_BYTES through an interface that is up; they have no receiver."""
         ...
 
     def seen(self, ifname: str, netns: NetnsRef | None = None) -> Interface | None:
@@ -190,7 +190,7 @@ def state_of(lab: Lab, vf: VfRef) -> Vf:
 
 
 def home_of(lab: Lab, vf: VfRef) -> VfHome:
-    """What a VF at home is, as the ledger records it before giving it away."""
+    """A VF's home, as the ledger records it before giving it away."""
     state = state_of(lab, vf)
     assert state.netdev is not None
     attributes = lab.kernel.attributes(vf)
@@ -203,22 +203,22 @@ def give(lab: Lab, vf: VfRef, netns: NetnsRef, ifname: str = "rdma0") -> GiveVf:
 
 
 def rate(lab: Lab, index: int, minimum: int, maximum: int) -> VfRate:
-    """A rate of a VF; without its minimum where the lab takes none."""
+    """A rate of a VF; without its minimum if the lab takes no minimum."""
     return VfRate(index, minimum if lab.rates.min else 0, maximum)
 
 
 def needs_min_rates(lab: Lab) -> None:
-    """Skip where VFs have no minimum rates."""
+    """Skip if VFs have no minimum rates."""
     if not lab.rates.min:
         pytest.skip(f"needs minimum rates, which the driver of {lab.pf_names[0]} does not take")
 
 
 def needs(lab: Lab, setting: Setting) -> None:
-    """Skip where VFs cannot be asked for this."""
+    """Skip if VFs cannot be asked for this."""
     if setting not in lab.takes:
         pytest.skip(f"needs {setting} of VFs, which {lab.pf_names[0]} does not take")
 
 
 def previous_of(lab: Lab, pf: PciAddress, config: VfConfig) -> VfConfig:
-    """What is set now of what a configuration sets, by what the kernel shows."""
+    """The present values of the settings in a configuration, as the kernel shows them."""
     return present_config(state_of(lab, VfRef(pf, config.index)), config)

@@ -1,4 +1,4 @@
-"""Network namespaces and their inhabitants, by the system's own programs and none of what is tested."""
+"""Network namespaces and their inhabitants, by the system's own programs, without the code under test."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _INHERITED = (
     *("txqlen", "group", "ifalias", "gso_max_size", "gso_max_segs", "gro_max_size", "broadcast", "xdp"),
     "altnames",
 )
-"""What `ip -details link` shows of an interface that moves along with it, beside its flags."""
+"""Fields of `ip -details link` that move along with an interface, beside its flags."""
 
 EXPERIMENTAL = b"\x88\xb5"
-"""IEEE 802 local experimental ethertype 1: nobody else here sends it."""
+"""IEEE 802 local experimental ethertype 1: no other program here sends it."""
 
 BROADCAST = b"\xff" * 6
 NOBODY = b"\x02\0\0\0\0\xfe"
@@ -43,7 +43,7 @@ NOBODY = b"\x02\0\0\0\0\xfe"
 
 
 class LinuxLab:
-    """What a lab on the running kernel is made of, in the namespace where its thread is."""
+    """The parts of a lab on the running kernel, in the namespace of its thread."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -180,14 +180,14 @@ needs_namespaces = pytest.mark.skipif(
 
 
 def run(*command: str, check: bool = True, stdin: str = "") -> str:
-    """What a program prints; it must succeed unless told otherwise."""
+    """The output of a program; it must succeed unless `check` is false."""
     ended = subprocess.run(command, capture_output=True, text=True, check=False, input=stdin)
     assert not check or ended.returncode == 0, (command, ended.stderr)
     return ended.stdout
 
 
 def ip(netns: NetnsRef | None, *arguments: str) -> list[dict[str, Any]]:
-    """What `ip` tells of a namespace, the caller's own by default."""
+    """The output of `ip` for a namespace, the caller's own by default."""
     return json.loads(run(*inside(netns), "ip", "-json", *arguments) or "[]")
 
 

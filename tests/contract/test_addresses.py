@@ -22,7 +22,7 @@ def configured(lab, index, *addresses):
 
 
 def settled(lab, netns):
-    """The interface once nobody is asked any more about its addresses."""
+    """The interface once no station is asked any more about its addresses."""
     deadline = time.monotonic() + DEADLINE_S
     while True:
         found = lab.kernel.interfaces(netns)["rdma0"]

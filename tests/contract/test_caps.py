@@ -1,4 +1,4 @@
-"""CapInterface and what is told of caps, the same on every kernel."""
+"""CapInterface and reports of caps, the same on every kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What FakeKernel has beyond the contract: faults on command, and a physical VF's ways."""
+"""FakeKernel beyond the contract: faults on command, and a physical VF's ways."""
 
 from __future__ import annotations
 

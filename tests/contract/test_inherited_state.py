@@ -1,4 +1,4 @@
-"""What a pod sets of its interface beside name, MAC and MTU ends with the pod, the same on every kernel."""
+"""A pod's settings of its interface beside name, MAC and MTU end with the pod, the same on every kernel."""
 
 from __future__ import annotations
 

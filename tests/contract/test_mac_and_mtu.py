@@ -56,7 +56,7 @@ def test_interface_has_requested_settings_in_the_pod(lab, vf, wanted):
 
 
 def test_netdev_that_had_another_mac_than_that_of_home_gets_it_as_it_leaves_and_keeps_it(lab, vf):
-    """As where the PF has one for it that its driver does not know of yet."""
+    """For example, the PF has one for it that its driver does not know of yet."""
     before, netns = at_home(lab, vf), lab.namespace()
     step = give(lab, vf, netns)
     lab.alter(step.home.name, None, name=step.home.name, mac=MAC, mtu=step.home.mtu)
@@ -64,7 +64,7 @@ def test_netdev_that_had_another_mac_than_that_of_home_gets_it_as_it_leaves_and_
     assert lab.seen("rdma0", netns).mac == step.home.mac
     lab.alter("rdma0", netns, name="rdma0", mac=MAC, mtu=step.home.mtu)
     lab.kernel.apply(step)
-    assert lab.seen("rdma0", netns).mac == MAC  # what a pod made of its own is the pod's affair
+    assert lab.seen("rdma0", netns).mac == MAC  # the pod's own MAC is the pod's affair
     lab.kernel.apply(step.inverse)
     assert at_home(lab, vf) == before
 

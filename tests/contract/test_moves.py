@@ -102,7 +102,7 @@ def test_vf_comes_home_as_it_was_when_the_pod_altered_it(lab, vf):
 
 
 def test_vf_comes_home_at_no_cost_of_the_addresses_that_its_pod_added(lab, vf):
-    """To delete each takes the kernel a millisecond where there are 20,000; others wait for the worker."""
+    """To delete each takes the kernel a millisecond if there are 20,000; others wait for the worker."""
     before = at_home(lab, vf)
     costs_s = []
     for addresses in (1, 4000):

@@ -1,4 +1,4 @@
-"""Making a VF nobody's, the same on every kernel."""
+"""Resetting a VF, the same on every kernel."""
 
 from __future__ import annotations
 

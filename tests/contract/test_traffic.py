@@ -1,4 +1,4 @@
-"""What a kernel tells of traffic, the same on every kernel."""
+"""Reports of traffic, the same on every kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several steps, failures among them, and what survives whom: the same on every kernel."""
+"""Several steps, failures among them, and the end of kernels and namespaces: the same on every kernel."""
 
 from __future__ import annotations
 

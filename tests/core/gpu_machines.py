@@ -71,7 +71,7 @@ def asking(number: int, gpus: int, topology: Topology = Topology.SAME_PCIE_SWITC
 
 
 def keeps(placement: Placement, request: Request, inventory: Inventory, gpus: Sequence[Gpu]) -> Placement:
-    """What is left of a placement when kubelet has chosen; every property of it holds."""
+    """The rest of a placement when kubelet has chosen; every property of it holds."""
     kept = narrow_to_gpus(placement, request, inventory, gpus)
     assert kept is not None
     assert len(kept.interfaces) == len(request.interfaces)

@@ -1,4 +1,4 @@
-"""Whether claims fit a node, and the sentence where they do not."""
+"""Whether claims fit a node, and the sentence if they do not."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ def test_all_last_alternatives_are_tried_however_many_combinations_there_are():
 
 
 def test_pf_that_has_less_than_its_claims_takes_no_more():
-    """Source: kube-scheduler, whose `CmpRequestOverCapacity` counts what is consumed (Kubernetes 1.36)."""
+    """Source: `CmpRequestOverCapacity` of kube-scheduler counts consumed capacity (Kubernetes 1.36)."""
     found = refused(claims_fit(claims(request()), node(pf("f0", used_mbps=120_000, used_vfs=1))))
     assert found.message == "needs 1 interface; f0: claims have more than it has now"
     assert pfs_of(claims_fit(claims(request()), node(pf("f0", used_mbps=100_000)))) == ["f0"]
@@ -405,7 +405,7 @@ def test_constraints_that_exclude_each_other_are_named_together():
 
 
 NUMA_NODES = [0, 1, None, frozenset({0, 1}), frozenset({1, 2}), frozenset({3})]
-"""As a number or a list; None where the machine does not say."""
+"""As a number or a list, or unset if the machine does not say."""
 
 
 def listed(value: Any) -> frozenset[Any]:
@@ -423,7 +423,7 @@ def test_lists_of_numa_nodes_match_if_they_share_a_node():
     )
     chain = [pf(f"f{at}", attributes={NUMA: frozenset({at, at + 1})}) for at in range(3)]
     three = claims(*(request(name, 60_000) for name in "abc"), constraints=(near,))
-    assert refused(claims_fit(three, node(*chain)))  # each two of them have one, all three have none
+    assert refused(claims_fit(three, node(*chain)))  # each two of them share one, all three do not
 
 
 def test_lists_of_numa_nodes_are_distinct_if_they_share_no_node():

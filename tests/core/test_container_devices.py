@@ -1,4 +1,4 @@
-"""What containers are told of their devices."""
+"""Variables, annotations and hints of a container's devices."""
 
 from __future__ import annotations
 

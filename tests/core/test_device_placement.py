@@ -261,7 +261,7 @@ def test_score_is_a_number_of_thousandths_whatever_is_in_pools(strategy: Strateg
 
 @dataclass(frozen=True)
 class _Pod:
-    """What it asks for, and what kubelet gives it: positions among what is free then."""
+    """Its request, and kubelet's choice for it: positions among the devices that are free then."""
 
     rates: tuple[int, ...]
     resource: str | None
@@ -285,7 +285,7 @@ steps = st.lists(
 def test_no_pf_is_over_committed_whatever_devices_kubelet_gives(
     shapes: Sequence[tuple[int, int, int, int]], wanted: Sequence[_Pod], play: Sequence[tuple[str, int]]
 ) -> None:
-    """Pods are bound where they fit, and given devices later, at once or one by one; others come and go.
+    """Pods are bound if they fit, and given devices later, at once or one by one; others come and go.
 
     kubelet gives whatever is free, and admits a pod only if that is enough.
     """

@@ -69,7 +69,7 @@ def test_hardware_is_as_before_when_settings_were_given_and_returned(
         assert each.vlan == (asked.vlan or 0)
         assert each.admin_mac == (asked.mac or each.admin_mac)
         assert each.trust == {None: vfs[0].trust, True: "ON", False: "OFF"}[asked.trust]
-    # what the kernel tells of VFs that are away
+    # the kernel's report of VFs that are away
     looked_at = tuple(replace(each, mtu=1, mac="", unusable="bound to vfio-pci") for each in away.pfs[0].vfs)
     back = returned(
         hardware(replace(away.pfs[0], vfs=(*looked_at[: len(chosen)], *vfs[len(chosen) :]))), chosen

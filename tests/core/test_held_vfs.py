@@ -159,7 +159,7 @@ def test_promises_to_other_pods_leave_no_room_for_unpromised_rates() -> None:
 def test_rates_count_as_promised_only_if_the_promise_has_that_pf_and_pool(
     pf: str, pool: str, given: bool
 ) -> None:
-    """What is in which pool may have changed since the pod was placed."""
+    """The VFs of a pool may have changed since the pod was placed."""
     others = (PlacedInterface(pf=PF0, min_tx_rate_mbps=600),)
     own = Placement(node=W1, interfaces=(PlacedInterface(pf=pf, min_tx_rate_mbps=500, pool=pool, entry=0),))
     found = given_for("m0_0", request=wanted(500), promised=own, outstanding=others)

@@ -1,4 +1,4 @@
-"""Pods that lost a VF that was given to them: the report names the pod, the VF, and where that is."""
+"""Pods that lost a VF that was given to them: the report names the pod, the VF and its location."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_vfs_of_other_pfs_are_reported_with_their_pfs() -> None:
 
 
 def seen(*observations: Hardware) -> Hardware:
-    """The last observation with what the earlier ones had."""
+    """Return the last observation, with the losses since the earlier ones."""
     pfs = SeenPfs()
     return [pfs.with_losses(observation) for observation in observations][-1]
 

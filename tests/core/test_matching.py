@@ -1,4 +1,4 @@
-"""Selectors, scarce VFs and few rates: what numbers alone decide, and what work that takes."""
+"""Selectors, scarce VFs and few rates: decisions by numbers alone, and the work that they take."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PLENTY = 1_000_000
 
 
 def asks(*wanted: tuple[int, Collection[int]]) -> Request:
-    """Interfaces given as Mb/s and the PFs that they may be on, none for any."""
+    """Return a request for interfaces given as Mb/s and the PFs that they may be on; empty: any."""
     return Request(
         tuple(
             InterfaceRequest(
@@ -79,7 +79,7 @@ def test_one_rate_and_zeros_are_decided_when_vfs_and_bandwidth_are_scarce():
 
 
 def test_interfaces_change_places_when_numbers_alone_overload_a_pf():
-    """Best fit puts small ones where the only VFs for large ones are."""
+    """Best fit puts small ones on the PFs that have the only VFs for large ones."""
     rng = random.Random(11)
     for _ in range(20):
         wanted, rooms = [], []
@@ -138,7 +138,7 @@ def test_flow_shares_out_exactly_when_some_choice_does(lots: list[Lot], pfs: lis
 
 @pytest.mark.parametrize("budget", [500, 2_000, 11_000])
 def test_thousand_selectors_take_no_more_work_than_the_budget(budget: int) -> None:
-    """Before, only the search counted: to find out what each of many PFs takes did not."""
+    """Before, only the search counted, but not the work to find out which interfaces fit each of many PFs."""
     rng = random.Random(5)
     wanted = [(rng.randrange(1, 100), rng.sample(range(128), 20)) for _ in range(1024)]
     found = place(asks(*wanted), node(*[(100_000, 128)] * 128), {}, budget=budget)

@@ -1,4 +1,4 @@
-"""What namespaces may ask for, and how a refusal names it."""
+"""Options that namespaces may ask for, and how a refusal names them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What counting says of a request on a node is what `place` says, under every policy and strategy."""
+"""Counting decides a request on a node as `place` does, under every policy and strategy."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def counted(wanted: Request, situation: Situation) -> bool | None:
 
 
 def takes_any_vfs(wanted: Request, situation: Situation) -> bool:
-    """Whether there are as many free VFs as are wanted, and each can have what is wanted of the dearest."""
+    """Report whether as many VFs are free as are wanted, and each has room for the dearest interface."""
     node, used = situation
     bounds, headroom = Bounds.for_pfs(wanted, node), Headroom.of_node(node, used)
     if bounds is None or bounds.each_mbps is None or headroom is None:

@@ -1,4 +1,4 @@
-"""The table of keys, and what is made from a row."""
+"""The table of keys, and the requests and needs that follow from a row."""
 
 from __future__ import annotations
 

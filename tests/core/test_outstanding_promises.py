@@ -1,4 +1,4 @@
-"""What was promised and is not held, and what a pod takes over from its sandbox of before."""
+"""Promises that are not held yet, and those that a pod takes over from its earlier sandbox."""
 
 from __future__ import annotations
 

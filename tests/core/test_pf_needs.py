@@ -1,4 +1,4 @@
-"""Why a PF is not what an interface needs."""
+"""Why a PF does not meet an interface's needs."""
 
 from __future__ import annotations
 

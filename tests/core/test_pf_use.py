@@ -23,7 +23,7 @@ rates = st.lists(st.sampled_from([0, 1, 5, 700]), max_size=4).map(
 
 @st.composite
 def usages(draw: st.DrawFn) -> Used:
-    """Of a PF whose rates are weights: every reservation is told one by one."""
+    """Draw usages of a PF with rates as weights: every reservation is listed by itself."""
     plain = draw(rates)
     devices = tuple(
         DeviceUse(resource, max(len(mins), draw(st.integers(1, 5))), mins, draw(st.integers(0, len(mins))))

@@ -123,7 +123,7 @@ def test_place_answers_alike_when_interfaces_or_pfs_come_in_another_order(
 def test_place_never_refuses_rates_that_are_pieces_of_the_pfs(
     seed: int, pfs: int, most: int, spare_vfs: int
 ) -> None:
-    """Larger than brute force can follow; but where the rates are pieces of the PFs, there is a placement."""
+    """Larger than brute force can follow; but rates that are pieces of the PFs always have a placement."""
     rng = random.Random(seed)
     rooms, rates = [], []
     for _ in range(pfs):

@@ -1,4 +1,4 @@
-"""`place` where PFs differ in what their drivers program, against every assignment there is."""
+"""`place` on PFs with drivers that program different rates, against every assignment there is."""
 
 from __future__ import annotations
 
@@ -322,7 +322,7 @@ def test_place_gives_equal_reservations_the_whole_link_if_minima_are_weights() -
 
 
 def test_place_distinguishes_pfs_that_have_as_much_free_but_round_differently() -> None:
-    """60 and 40 must go where 51 and 49 would cost 60 and 50."""
+    """60 and 40 must go to the PF on which 51 and 49 would cost 60 and 50."""
     coarse = RateAbility(min=RateRange(step=10, smallest=10, largest=100))
     node = node_of(("one", EVERY_RATE, Enforce.AUTO), ("two", coarse, Enforce.AUTO), link=100, vfs=3)
     found = place(asks(60, 51, 49, 40), node, {})

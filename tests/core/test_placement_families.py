@@ -1,4 +1,4 @@
-"""Instances made to be hard: 60 interfaces, and what else users may write. All decided within the budget."""
+"""Hard instances: 60 interfaces, and others that users may write. All are decided within the budget."""
 
 from __future__ import annotations
 

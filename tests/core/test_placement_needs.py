@@ -1,4 +1,4 @@
-"""`place` where interfaces need what not every PF has, against every assignment there is."""
+"""`place` with interfaces' needs that only some PFs meet, against every assignment there is."""
 
 from __future__ import annotations
 

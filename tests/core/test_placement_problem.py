@@ -35,7 +35,7 @@ def under(policy: PfPolicy, request: Request) -> Request:
 
 
 def plain(request: Request, node: Inventory) -> tuple[Request, Inventory]:
-    """As if drivers could do everything, and nothing but rates was asked for."""
+    """Return both as if drivers could do everything, and only rates were asked for."""
     wanted = tuple(InterfaceRequest(min_tx_rate_mbps=each.min_tx_rate_mbps) for each in request.interfaces)
     pfs = tuple(replace(pf, rates=EVERY_RATE, enforce=Enforce.AUTO) for pf in node.pfs)
     return replace(request, interfaces=wanted), Inventory(node=NODE, pfs=pfs)

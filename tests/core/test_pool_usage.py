@@ -1,4 +1,4 @@
-"""VFs of exclusive resources: they take bandwidth of a PF, and none of its VFs for requests."""
+"""VFs of exclusive resources: they take bandwidth of a PF, but no VF that is for requests."""
 
 from __future__ import annotations
 

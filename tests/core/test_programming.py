@@ -1,4 +1,4 @@
-"""Rates that a driver takes, and what is programmed of those that are asked for."""
+"""Rates that a driver takes, and the rates that are programmed for those asked for."""
 
 from __future__ import annotations
 

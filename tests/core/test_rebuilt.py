@@ -1,4 +1,4 @@
-"""What a lost receipt's interface is taken to be."""
+"""The interface that is assumed for a lost receipt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sentences of refusals: what is needed, and the node's numbers against it."""
+"""The sentences of refusals: the needs, and the node's numbers against them."""
 
 from __future__ import annotations
 

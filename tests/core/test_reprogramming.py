@@ -1,4 +1,4 @@
-"""Later rates of a placement: what counts meanwhile, what a driver makes of them, and in which order."""
+"""Later rates of a placement: which ones count meanwhile, how a driver rounds them, and in which order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What mlx5 makes of minimum rates, by hand and against exact fractions."""
+"""The shares that mlx5 makes of minimum rates, by hand and against exact fractions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def pf(link_mbps: int | None, weights: int | None = 100) -> Pf:
         ([10_000], [100]),
         ([10_000, 0], [100, 1]),
         ([10_000, 5_000, 1, 0], [100, 50, 1, 1]),
-        ([10_099, 101], [100, 2]),  # the divider is rounded down, shares up, and none is above the largest
+        ([10_099, 101], [100, 2]),  # the divider is rounded down, shares up, at most to the largest
         ([150, 100], [100, 100]),
         ([7, 3], [7, 3]),
     ],
@@ -51,7 +51,7 @@ def test_shares_are_those_of_the_driver(mins: list[int], expected: list[int]) ->
     ("mins", "expected"),
     [
         ([50_000, 50_000], [50_000, 50_000]),
-        ([99_500, 500], [99_009, 990]),  # a small one gets twice what it asked for, at the large one's cost
+        ([99_500, 500], [99_009, 990]),  # a small one gets twice its request, at the large one's cost
         ([50_000, 0, 0], [98_039, 980, 980]),
         ([100_000, 0], [99_009, 990]),
         ([0, 0, 0, 0], [25_000] * 4),

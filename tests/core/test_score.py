@@ -94,7 +94,7 @@ SHARES = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=4, m
 def test_balanced_prefers_the_node_on_which_the_shares_end_closest(
     one: list[tuple[int, int]], other: list[tuple[int, int]]
 ) -> None:
-    """Shares in tenths of each PF's VFs and bandwidth; what is placed takes a tenth of every PF."""
+    """Shares in tenths of each PF's VFs and bandwidth; the placement takes a tenth of every PF."""
 
     def gap_and_score(shares: list[tuple[int, int]]) -> tuple[int, int]:
         used = {pci(at): Used(vfs, mbps * 10_000) for at, (vfs, mbps) in enumerate(shares)}

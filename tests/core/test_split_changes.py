@@ -68,7 +68,7 @@ class World:
         return with_uses(hardware(pf), (self.rule,), self.ledger)
 
     def change(self, kind: str, value: object) -> None:
-        """Make a change. What is admitted fits the link of then."""
+        """Make a change. Admitted reservations fit the link of that time."""
         match kind, value:
             case "configure", PfRule():
                 self.rule = value

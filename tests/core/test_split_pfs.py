@@ -1,4 +1,4 @@
-"""PFs of which a part is for ResourceClaims: neither way ever gets what is the other's."""
+"""PFs of which a part is for ResourceClaims: neither way ever gets the other's part."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ EMPTY = Ledger()
 
 
 def split(ledger: Ledger = EMPTY, part: ClaimsPart | None = PART, **changes: object) -> Hardware:
-    """A PF with that part for claims, or none. changes: of the PF."""
+    """Return a PF with that part for claims, if any. changes: of the PF."""
     pf = replace(pf_state(PF0, vfs=VFS, link_mbps=LINK), **changes)
     return with_uses(hardware(pf), (PfRule(claims=part),), ledger)
 
 
 def offered(found: Hardware, ledger: Ledger = EMPTY, part: ClaimsPart = PART) -> list[tuple[int, int]]:
-    """VFs and Mb/s of what a slice shows."""
+    """Return the VFs and Mb/s that a slice shows."""
     return [(offer.vfs, offer.mbps) for offer in offers(found, ledger, {}, (PfRule(claims=part),))]
 
 
 def published(found: Hardware, ledger: Ledger = EMPTY) -> RdmaNodeStatus:
-    """What the extender sees."""
+    """Return the status that the extender sees."""
     return status_of(node_report(node=W1, generation=Generation("e", 1), hardware=found, ledger=ledger))
 
 
@@ -198,7 +198,7 @@ def test_split_waits_for_annotations_on_the_vfs_of_claims() -> None:
 
 
 def test_smaller_part_waits_for_claims_beyond_it() -> None:
-    """Meanwhile nobody new comes by claim, and nobody gets the VFs by annotation."""
+    """Meanwhile no new pod comes by claim, and no pod gets the VFs by annotation."""
     ledger = prepared_in(allocated("c1", (PF0, 300)), split(), EMPTY)
     small = ClaimsPart(vfs=2, mbps=200)
     found = split(ledger, small)

@@ -1,4 +1,4 @@
-"""What figures of trials say about a PF, by a site whose figures are chosen."""
+"""Conclusions about a PF from figures of trials, by a site with chosen figures."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FAIR = (567.0, 267.0, 166.0)
 
 
 class ChosenSite:
-    """Sends what the answer to a trial says; remembers the trials."""
+    """Sends at the rates of the answer to a trial; remembers the trials."""
 
     def __init__(self, answer: Callable[[Trial], Sequence[float]], **claims: object) -> None:
         self._answer, self._claims = answer, ENFORCED | claims

@@ -1,4 +1,4 @@
-"""Which VFs are set aside after failures, which come last, and what an operator is told."""
+"""Which VFs are set aside after failures, which come last, and the report to an operator."""
 
 from __future__ import annotations
 

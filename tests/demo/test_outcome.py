@@ -1,4 +1,4 @@
-"""What the demo prints of others' words, which are no markup of its own, and the file that it writes."""
+"""The demo's output of others' words, which are no markup of its own, and the file that it writes."""
 
 from __future__ import annotations
 

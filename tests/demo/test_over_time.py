@@ -1,4 +1,4 @@
-"""A recording of one link: its numbers, and what is written of it."""
+"""A recording of one link: its numbers, and its document."""
 
 from __future__ import annotations
 

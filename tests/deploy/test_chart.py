@@ -1,4 +1,4 @@
-"""The chart: what is made of it is up to date, which values it takes, and what processes are told by it."""
+"""The chart: its generated files are up to date, which values it takes, and its processes' configuration."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def containers(objects: list[Json]) -> dict[str, Json]:
     }
 
 
-# What is made of it
+# Generated files
 
 
 def test_manifests_are_rendered_from_the_chart():
@@ -165,7 +165,7 @@ def test_extender_that_could_not_work_is_refused(values: Json, says: str):
         render({"extender": values})
 
 
-# What it comes to
+# Rendered objects
 
 
 @pytest.mark.parametrize("name", GIVEN)
@@ -753,7 +753,7 @@ def test_policy_refuses_unknown_keys_if_extender_and_agents_do(values, refused):
     "absent", [{"namespacePolicies": None}, {"placementKey": {"signingSecretName": None}}], ids=str
 )
 def test_values_of_an_older_chart_alone_are_refused(absent: Json):
-    """With --reuse-values Helm has the defaults of the release before, and none of this chart."""
+    """With --reuse-values Helm has the defaults of the release before, but not those of this chart."""
     with pytest.raises(TemplateError, match="use --reset-then-reuse-values"):
         render(absent)
 

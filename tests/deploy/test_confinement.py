@@ -41,7 +41,7 @@ SETS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 
 
 class Chart:
-    """What is rendered of it, and the processes of its containers."""
+    """The rendered objects, and the processes of their containers."""
 
     def __init__(self, directory: Path, values: Json) -> None:
         self.directory, self._started = directory, list[Plugin]()
@@ -117,7 +117,7 @@ async def get(process: Plugin, url: str, status_code: int = 200) -> httpx2.Respo
 
 
 def check_rights(process: Plugin, container: Json, user: int) -> None:
-    """It may nothing but what its container says: of the process that runs, by what the kernel says of it."""
+    """Check that the kernel shows only the rights of its container for the process that runs."""
     said = status(process.process.pid)
     assert {int(said[kind], 16) for kind in SETS} == {0}
     assert said["NoNewPrivs"] == "1"

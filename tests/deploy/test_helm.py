@@ -51,7 +51,7 @@ def run(helm: str, *arguments: str) -> str:
 
 
 def template(helm: str, chart: Path, values: Mapping[str, Any], kubernetes: str, directory: Path) -> Json:
-    """What Helm makes of the chart, by kind and name."""
+    """Return the objects that Helm renders of the chart, by kind and name."""
     path = directory / "values.yaml"
     path.write_text(json.dumps(values))
     options = ("--namespace=k8s-rdma", f"--values={path}", f"--kube-version={kubernetes}")
@@ -59,7 +59,7 @@ def template(helm: str, chart: Path, values: Mapping[str, Any], kubernetes: str,
 
 
 def without(value: Any) -> Any:
-    """What does not differ each time."""
+    """Return the value without the parts that differ each time."""
     if isinstance(value, list):
         return [without(each) for each in value]
     if isinstance(value, dict):

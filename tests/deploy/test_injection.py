@@ -1,4 +1,4 @@
-"""What the chart installs so that a pod needs its annotation alone: a policy, or a webhook."""
+"""Objects that the chart installs so that a pod needs its annotation alone: a policy, or a webhook."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def rendered(
 
 
 def added(given: Mapping[str, Any], kubernetes: str) -> Json | None:
-    """The configuration of what injects; None where nothing does."""
+    """Return the configuration that injects, if there is one."""
     objects = rendered(given, kubernetes)
     policy = objects.get(("MutatingAdmissionPolicy", "k8s-rdma-inject"))
     webhook = objects.get(("MutatingWebhookConfiguration", "k8s-rdma-inject"))

@@ -35,7 +35,7 @@ def secret(name: str, entries: Mapping[str, bytes], manager: str = "Helm") -> Js
 def secrets(
     given: Mapping[str, Any] | None = None, cluster: Sequence[Json] = ()
 ) -> dict[str, dict[str, bytes]]:
-    """What the chart has the Secrets hold."""
+    """Return the data of the Secrets that the chart renders."""
     found = [each for each in documents(render(given or {}, cluster=cluster)) if each["kind"] == "Secret"]
     return {
         each["metadata"]["name"]: {key: base64.b64decode(value) for key, value in each["data"].items()}

@@ -1,4 +1,4 @@
-"""deploy/policies/annotation.yaml says what the extender says, or nothing."""
+"""deploy/policies/annotation.yaml refuses with the extender's sentence, or leaves it to the extender."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pod(text: str | None, word: str | None = None) -> dict[str, Any]:
 
 
 def of_extender(text: str | None, word: str | None = None, *, strict: bool = True) -> str:
-    """The sentence by which it refuses; none if it takes the pod."""
+    """Return the sentence by which it refuses; empty if it takes the pod."""
     try:
         read_pod(pod(text, word)["metadata"]["annotations"], strict=strict)
     except MalformedError as refused:
@@ -41,7 +41,7 @@ def of_policy(text: str | None, word: str | None = None, *, strict: bool = True)
 
 
 def agreeing(told: str, extender: str) -> bool:
-    """Whether the policy tells the extender's sentence: of two kinds, as far as it can know it."""
+    """Report whether the policy says the extender's sentence: of two kinds, as far as it can know it."""
     if told.endswith(": not JSON)"):
         return extender.startswith(told.removesuffix(")"))
     if "known are" in told and "did you mean" in extender:  # the nearest one, in the place of or after all

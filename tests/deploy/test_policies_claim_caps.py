@@ -1,4 +1,4 @@
-"""deploy/policies/claim-caps.yaml refuses caps of claims that agents refuse, with what to write."""
+"""deploy/policies/claim-caps.yaml refuses caps of claims that agents refuse, with advice."""
 
 from __future__ import annotations
 

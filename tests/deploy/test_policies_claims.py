@@ -28,7 +28,7 @@ def refusals(found: Json) -> list[str]:
 
 
 def read(parameters: Json) -> None:
-    """What the agent says of parameters."""
+    """Read parameters as the agent does, with its errors."""
     read_interface_config(msgspec.json.encode(parameters))
 
 
@@ -90,9 +90,9 @@ def test_other_classes_of_this_driver_are_checked_if_configured():
 
 @pytest.mark.parametrize("name", ["claims", "claims-order"])
 def test_claims_of_other_versions_are_judged_in_the_shape_that_the_expressions_read(name: str):
-    """A request of v1beta1 has no `exactly`: matched as it is, none of its requests would be seen.
+    """A request of v1beta1 has no `exactly`: matched as it is, no request of the claim would be seen.
 
-    The API server converts what it matches as equivalent (ValidatingAdmissionPolicy v1, `matchPolicy`).
+    The API server converts objects that match as equivalent (ValidatingAdmissionPolicy v1, `matchPolicy`).
     """
     constraints = document(name)["spec"]["matchConstraints"]
     assert constraints["matchPolicy"] == "Equivalent"
@@ -184,7 +184,7 @@ def slice_refusals(
 
 
 def changed(key: str, value: Any) -> Json:
-    """The slice, with another value in its spec; None: without it."""
+    """Return the slice with another value in its spec; None: without it."""
     found = copy.deepcopy(SLICE)
     found["spec"].pop(key)
     return found if value is None else {**found, "spec": {**found["spec"], key: value}}

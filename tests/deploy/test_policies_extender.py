@@ -52,7 +52,7 @@ def refusals(request: dict[str, Any], new: Any = None, old: Any = None) -> list[
 
 
 def changed(found: dict[str, Any], *changes: tuple[Any, ...]) -> dict[str, Any]:
-    """A copy with other values; a change is a path and what is there then, None for nothing."""
+    """Return a copy with other values; a change is a path and its new value, and None removes it."""
     copy = deepcopy(found)
     for *path, to in changes:
         within = copy

@@ -1,4 +1,4 @@
-"""What all of deploy/policies have in common: the form of Kubernetes 1.30, and functions that it has."""
+"""Rules for all of deploy/policies: the form of Kubernetes 1.30, and functions that it has."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def expressions(name: str) -> Iterator[str]:
 
 
 def code(expression: str) -> str:
-    """Without what is in quotes."""
+    """Return the expression with its quoted strings emptied."""
     return re.sub(r"'[^']*'|\"[^\"]*\"", "''", expression)
 
 
@@ -124,7 +124,7 @@ DECIDED = {
     "(variables.slotContainers + variables.slotSidecars).join(',') + '|' + "
     "variables.ncclContainers.join(',')",
 }
-"""Says what the policy's variables come to; the mutation itself takes an API server: tests/cluster."""
+"""Shows the values of the policy's variables; the mutation itself takes an API server: tests/cluster."""
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -151,7 +151,7 @@ def test_all_that_look_at_pods_and_templates_match_the_same_objects():
 
 
 def test_variables_of_one_name_are_the_same_in_all_policies():
-    """CEL imports nothing, and each file is applied as it is."""
+    """CEL has no imports, and each file is applied as it is."""
     meant: dict[str, set[str]] = {}
     for name in (file.stem for file in POLICIES.glob("*.yaml")):
         for document in documents(name):

@@ -50,7 +50,7 @@ def refusals(request: dict[str, Any], new: Any = None, old: Any = None) -> list[
 
 
 def changed(found: dict[str, Any], *path: str, to: Any) -> dict[str, Any]:
-    """A copy with another value there; None: without it."""
+    """Return a copy with another value there; None: without it."""
     copy = within = deepcopy(found)
     for key in path[:-1]:
         within = within.setdefault(key, {})

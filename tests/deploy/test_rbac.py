@@ -1,4 +1,4 @@
-"""Roles grant what the code calls, and no more: each call of the API server, each role of deploy/rbac."""
+"""Roles grant the code's calls, and no more: each call of the API server, each role of deploy/rbac."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ BINDERS, NODES = ExtenderConfig().lease_namespace, PublishConfig().lease_namespa
 
 @dataclass(frozen=True)
 class Process:
-    """A process with an account of its own. code: where its calls are. within: those of one namespace.
+    """A process with an account of its own. code: files with its calls. within: those of one namespace.
 
-    documents: what it reads as `kube.documents.Documents`: group, resource and verb.
+    documents: those that it reads as `kube.documents.Documents`: group, resource and verb.
     """
 
     account: tuple[str, str]
@@ -102,7 +102,7 @@ DRIVER_VERBS = {
     (EVERYWHERE, "resource.k8s.io", "resourceclaims/driver", "associated-node:update"),
     (EVERYWHERE, "resource.k8s.io", "resourceclaims/driver", "associated-node:patch"),
 }
-"""What the API server requires of a DRA driver that writes a claim's status, besides the right to do so."""
+"""Rights that the API server requires of a DRA driver besides the one to write a claim's status."""
 STATUS = {(EVERYWHERE, "resource.k8s.io", "resourceclaims/status", "patch"), *DRIVER_VERBS}
 
 
@@ -146,7 +146,7 @@ def test_only_the_device_plugin_writes_status_of_claims():
 
 
 def granted(namespace: str, account: str) -> set[Grant]:
-    """What the roles give a service account."""
+    """Return the rights that the roles give a service account."""
     subject = {"kind": "ServiceAccount", "name": account, "namespace": namespace}
     return {
         grant

@@ -1,4 +1,4 @@
-"""`make release` twice, in two clones: the same bytes; and releases that are not what they claim to be."""
+"""`make release` twice, in two clones: the same bytes; and releases that do not match their claims."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_sbom_is_valid_and_has_licences(release: Path):
     jsonschema_rs.Draft7Validator(schema, retriever=schemas.__getitem__).validate(document)
     assert document["metadata"]["component"]["version"] == VERSION
     unlicensed = [each["name"] for each in document["components"] if not each.get("licenses")]
-    assert unlicensed == ["protobuf"]  # whose metadata has none
+    assert unlicensed == ["protobuf"]  # its metadata has no license
 
 
 def rewrite(path: Path, change: Callable[[Any], None]) -> None:
@@ -367,7 +367,7 @@ def test_parameters_of_a_provenance_are_checked_before_they_are_used(
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A repository with what says the version, and nothing else."""
+    """A repository with only the files that state the version."""
     root = tmp_path / "repository"
     (root / "src/k8s_rdma").mkdir(parents=True)
     (root / "src/k8s_rdma/__init__.py").write_text('__version__ = "1.2.3"\n')

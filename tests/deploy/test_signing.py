@@ -1,4 +1,4 @@
-"""Signatures of a release, made where nothing is built."""
+"""Signatures of a release, made by a job that does not build."""
 
 from __future__ import annotations
 

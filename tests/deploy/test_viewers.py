@@ -1,4 +1,4 @@
-"""What the chart makes for viewers: a port, its token, and roles that lead there."""
+"""Objects that the chart makes for viewers: a port, its token, and roles that lead there."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_viewers_have_no_rights_by_default():
 
 
 def test_users_with_view_get_only_our_objects_and_claims():
-    """A ClusterRole that is aggregated widens the rights of users whom nobody asked about it."""
+    """An aggregated ClusterRole widens the rights of existing users unasked."""
     aggregated = {
         group
         for (kind, _), each in made(VIEWERS).items()

@@ -65,7 +65,7 @@ def seen(*devices: RdmaDevice, **changes: object) -> DeviceInventory:
 
 
 def given(device: RdmaDevice, pool: str = "") -> dict[str, AllocatedDevice]:
-    """What the agent tells of a device that a pod has."""
+    """Return the agent's report of a device that a pod has."""
     told = AllocatedDevice(
         name=device.name, pci=device.pci, pf=device.pf, vf=device.vf or 0, pod_uid="uid-p", pool=pool
     )

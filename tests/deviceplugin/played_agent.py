@@ -57,7 +57,7 @@ def report(*given: str, slots: tuple[str, ...] = ()) -> NodeReport:
 
 
 class PlayedAgent:
-    """Tells its report to whoever connects, and each other one that it is given."""
+    """Sends its report to each client that connects, and each later report that it is given."""
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket

@@ -34,7 +34,7 @@ mount --bind "$0" /var/lib/kubelet/device-plugins && exec "$@"
 
 @dataclass
 class Plugin:
-    """A running process, and what it has logged."""
+    """A running process and its log."""
 
     process: subprocess.Popen[bytes]
     log: Path
@@ -118,7 +118,7 @@ class World:
         return self.start("--config", str(path))
 
     def in_default_directory(self, *arguments: str) -> Plugin:
-        """As its predecessors were run: kubelet's directory is where it always is. For root.
+        """Start it as its predecessors were: kubelet's directory is the default one. For root.
 
         In a network namespace of its own, since its port is the default one, which another test may have.
         """

@@ -1,4 +1,4 @@
-"""Which pod is being admitted, by what kubelet says of all."""
+"""Which pod is being admitted, by kubelet's report of all pods."""
 
 from __future__ import annotations
 

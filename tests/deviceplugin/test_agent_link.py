@@ -1,4 +1,4 @@
-"""What is kept of the agent's reports."""
+"""State that is kept of the agent's reports."""
 
 from __future__ import annotations
 

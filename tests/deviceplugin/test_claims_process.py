@@ -53,7 +53,7 @@ class Node:
 
     async def until_slices(self, count: int) -> None:
         async with asyncio.timeout(DEADLINE_S):
-            while len((await self.http.get(SLICES)).json()["items"]) != count:  # noqa: ASYNC110 - nobody tells
+            while len((await self.http.get(SLICES)).json()["items"]) != count:  # noqa: ASYNC110 - no event
                 await asyncio.sleep(LOOK_S)
 
     async def create_claim(self, name: str) -> ClaimName:

@@ -1,4 +1,4 @@
-"""What is wrong in a device plugin's file is refused before anything is served, and named."""
+"""Errors in a device plugin's file are refused before anything is served, and named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is seen of devices, kept up to date."""
+"""Observations of devices, kept up to date."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_hardware_is_read_on_request(tmp_path: Path, machine: RdmaMachine) -> No
         async with monitor(tmp_path, machine) as look:
             before = look.scan_counts.total
             look.rescan()
-            while look.scan_counts.total == before:  # noqa: ASYNC110  nobody tells
+            while look.scan_counts.total == before:  # noqa: ASYNC110  no event
                 await asyncio.sleep(0.01)
             assert look.scan_age_s < DEADLINE_S
 
@@ -165,7 +165,7 @@ def test_device_stays_healthy_from_home_to_pod_through_an_agents_restart_and_bac
             await until(look, lambda seen: bool(seen.allocated))
             await until(look, healthy("mlx5_1", at_home=False))
             await agent.stop()
-            while "agent_lost" not in [line["event"] for line in logs]:  # noqa: ASYNC110  nobody tells
+            while "agent_lost" not in [line["event"] for line in logs]:  # noqa: ASYNC110  no event
                 await asyncio.sleep(0.01)
             assert healthy("mlx5_1", at_home=False)(look.inventory)
             assert list(look.inventory.allocated or ()) == ["mlx5_1"]

@@ -65,7 +65,7 @@ ATTACHED = {"ifname": "rdma0", "mac": "02:00:00:00:00:01", "min_enforced": "hard
 
 @dataclass
 class Agent:
-    """What it is asked, and what it answers. offers: what followers get first."""
+    """Records questions and answers them. offers: those that followers get first."""
 
     path: Path
     answer: ClaimAnswer | bytes = PREPARED
@@ -107,7 +107,7 @@ class Agent:
 
 @dataclass
 class World:
-    """A driver that serves, and what is around it."""
+    """A driver that serves, and its surroundings."""
 
     directory: Path
     agent: Agent

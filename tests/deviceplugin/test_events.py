@@ -45,7 +45,7 @@ def well(name: str) -> HealthChange:
 
 @asynccontextmanager
 async def cluster(tmp_path: Path) -> AsyncIterator[tuple[OnHealthChanges, httpx2.AsyncClient]]:
-    """With the account of the manifests, which may do what it needs and no more."""
+    """Yield both with the account of the manifests, which has only the rights that it needs."""
     access = Access()
     token = access.token_for(service_account("k8s-rdma", "k8s-rdma-device-plugin"))
     admin = {"Authorization": f"Bearer {access.token_for()}"}

@@ -1,4 +1,4 @@
-"""What is to be thought of devices, by the host's look and the agent's report."""
+"""Verdicts on devices, by the host's look and the agent's report."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_known_device_is_searched_at_its_last_place() -> None:
 
 
 def test_function_that_was_never_seen_is_no_fault_of_a_given_device() -> None:
-    """As with virtual functions, which sysfs knows nothing of."""
+    """As with virtual functions that are unknown to sysfs."""
     lacking = RdmaDevice(name="mlx5_1", faults=("its PCI function is gone",), at_home=False)
     look = RdmaSnapshot(away={"mlx5_1": AwayDevice(device=lacking, elsewhere=False, is_listed=False)})
     health = Health()

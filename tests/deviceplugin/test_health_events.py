@@ -1,4 +1,4 @@
-"""Which changes of health people are told of."""
+"""Which changes of health are reported to people."""
 
 from __future__ import annotations
 

@@ -227,5 +227,5 @@ def _deaf_socket(path: Path, *, listening: bool = False) -> Iterator[None]:
 
 async def _ready(plugin: Plugin) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        while (await plugin.get("/readyz")).status_code != 200:  # noqa: ASYNC110  nobody tells
+        while (await plugin.get("/readyz")).status_code != 200:  # noqa: ASYNC110  no event
             await asyncio.sleep(LOOK_S)

@@ -1,4 +1,4 @@
-"""What resources offer, give and refuse."""
+"""Devices that resources offer, give and refuse."""
 
 from __future__ import annotations
 
@@ -504,7 +504,7 @@ def test_agent_gets_the_devices_of_shared_resources_by_cdi():
     assert to_publish(modes, seen()) == {"rdma/hca": ("mlx5_0", "mlx5_1")}
 
 
-# --- what a container can reach: the documentation's table
+# --- devices that a container can reach: the documentation's table
 
 
 def reach(answer, looked=None):

@@ -1,4 +1,4 @@
-"""What is added to kubelet's questions, and that nobody waits for it."""
+"""Additions to kubelet's questions, and that no question waits for them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def pods():
 
 
 async def asked(it, pods, resource=RDMA):
-    """What a question becomes when the pod was given a GPU after a look."""
+    """Return the completed question for a pod that was given a GPU after a look."""
     await it.complete(RDMA, CHOICE)
     pods.allocate("default", "new", "nvidia.com/gpu", "g0")
     return await it.complete(resource, CHOICE)
@@ -73,7 +73,7 @@ def test_question_does_not_wait_for_a_kubelet_that_does_not_answer(pods):
 
     choice, took_s = asyncio.run(timed())
     assert choice is CHOICE
-    assert took_s >= DEADLINE_S / 2  # it did wait, and ended: nothing would wake it
+    assert took_s >= DEADLINE_S / 2  # it did wait, and ended: no event would wake it
 
 
 def test_question_does_not_wait_for_a_machine_that_does_not_answer(pods):

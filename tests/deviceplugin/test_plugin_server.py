@@ -25,7 +25,7 @@ MODE = mode_of(MountResource())
 
 @dataclass
 class Moment:
-    """A clock that stands, and what is seen then."""
+    """A clock that stands, and the devices seen at that time."""
 
     now_s: float = 100.0
     seen: DeviceInventory = field(default_factory=seen)
@@ -47,7 +47,7 @@ async def running(keeper: PluginServer) -> AsyncIterator[None]:
 
 
 async def turns() -> None:
-    """Have tasks do what they can do at once."""
+    """Let tasks do all that they can do at once."""
     for _ in range(20):
         await asyncio.sleep(0)
 
@@ -68,16 +68,16 @@ async def test_attempt_to_serve_that_failed_is_not_followed_by_the_next_at_once(
     clock = Moment()
     keeper = PluginServer(Resource(MODE, clock, as_it_is), tmp_path, clock=clock)
     async with asyncio.timeout(120), running(keeper):
-        while "Is a directory" not in keeper.problem:  # noqa: ASYNC110  nobody tells
+        while "Is a directory" not in keeper.problem:  # noqa: ASYNC110  no event
             await asyncio.sleep(0)
         before_ns = stirred_ns(tmp_path)
-        for _ in range(5):  # as the kernel wakes it, which tells of what the attempt itself stirred
+        for _ in range(5):  # as the kernel wakes it for the attempt's own changes
             keeper.wake()
             await turns()
         assert stirred_ns(tmp_path) == before_ns
         (tmp_path / name).rmdir()
         clock.now_s += FIRST_RETRY_S
         keeper.wake()
-        while names(tmp_path) != [name]:  # noqa: ASYNC110  nobody tells
+        while names(tmp_path) != [name]:  # noqa: ASYNC110  no event
             await asyncio.sleep(0)
     assert names(tmp_path) == []

@@ -38,7 +38,7 @@ def of_plugin(machine, pools, pfs):
 
 
 def selectors(hardware):
-    """Each kind of selector, of what the machine has."""
+    """Yield each kind of selector, for the machine's devices."""
     yield from (FunctionSelector(functions=which) for which in FunctionKind)
     yield from (FunctionSelector(link_types=frozenset({each})) for each in LinkType)
     for pf in hardware.pfs:

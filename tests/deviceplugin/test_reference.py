@@ -43,7 +43,7 @@ def tables(heading: str) -> list[list[list[str]]]:
 
 
 def named(cell: str) -> list[str]:
-    """What a cell has in backticks."""
+    """Return the parts of a cell in backticks."""
     return re.findall(r"`([^`]*)`", cell)
 
 

@@ -59,7 +59,7 @@ class Written:
 
     async def until(self, holds: Callable[[], object]) -> None:
         async with asyncio.timeout(120):
-            while not holds():  # noqa: ASYNC110 - nobody tells
+            while not holds():  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0.001)
 
     def is_written(self, index: int) -> bool:

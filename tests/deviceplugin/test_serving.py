@@ -1,4 +1,4 @@
-"""What a resource answers, whatever its mode, and what the process tells of it."""
+"""Answers of a resource, whatever its mode, and reports of the process."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PREFIX = "k8s_rdma_device_plugin_"
 
 @dataclass
 class PlainMode:
-    """Offers what it is told to, and gives its names."""
+    """Offers the devices that a test sets, and gives their names."""
 
     resource: str = "a.b/c"
     prefers: bool = True

@@ -70,7 +70,7 @@ class PlayedAgent:
 
 
 class Linked:
-    """A link, and what it has told of."""
+    """A link, and its reports."""
 
     def __init__(self, socket: Path, devices: Devices, *resources: object, **settings: float) -> None:
         modes = [mode_of(each) for each in resources]
@@ -108,7 +108,7 @@ async def test_resource_is_healthy_while_the_agent_has_written_its_specification
 
 
 async def test_devices_are_declared_again_when_a_device_has_other_nodes(tmp_path: Path) -> None:
-    """Its driver came back with other numbers, and what was written tells another device's by now."""
+    """Its driver came back with other numbers, and the declared ones are another device's by now."""
     agent, devices = PlayedAgent(tmp_path / "cdi.sock"), Devices("mlx5_0")
     linked = Linked(agent.socket, devices, HCA)
     async with agent.running(), in_background(linked.link.run()):

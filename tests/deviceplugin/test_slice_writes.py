@@ -145,5 +145,5 @@ async def test_slices_that_are_refused_for_their_lists_name_the_feature_gate(*, 
 
 async def until(holds: Callable[[], object], *, within_s: float) -> None:
     async with asyncio.timeout(within_s):
-        while not holds():  # noqa: ASYNC110 - nobody tells
+        while not holds():  # noqa: ASYNC110 - no event
             await asyncio.sleep(0.01)

@@ -22,7 +22,7 @@ WORDS = [
     for value in re.findall(r"`([^`]+)`", re.findall(rf"^\| `{key}` \| ([^|;]*)", PAGE, re.MULTILINE)[0])
 ]
 BESIDE = {"qos": {"vlan": 100}, "vlan_proto": {"vlan": 100}}
-"""What a key needs."""
+"""Other keys that a key needs."""
 
 
 def takes(key: str, value: object) -> bool:

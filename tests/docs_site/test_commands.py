@@ -21,7 +21,7 @@ HERE = [block for block in BLOCKS if block.mark == "run"]
 
 
 def accounted_for(block: Block) -> bool:
-    """Whether the mark says who runs the block, or why nobody does; files that it names are there."""
+    """Report whether the mark says who runs the block, or why it is not run; files that it names exist."""
     told = block.mark == "run" or re.fullmatch(r"run by \S+.*|not run: .{10,}", block.mark)
     return bool(told) and all((ROOT / path).is_file() for path in re.findall(r"tests/[\w/]+\.py", block.mark))
 
@@ -38,7 +38,7 @@ def test_commands_are_run_or_say_why_not():
 
 
 def test_objects_of_applied_manifests_are_not_created_before():
-    """`kubectl apply` warns of a namespace that `kubectl create` made: it lacks what was last applied."""
+    """`kubectl apply` warns of a namespace that `kubectl create` made: it lacks the last applied manifest."""
     applied = [block for block in BLOCKS if "kubectl apply --kustomize" in block.text]
     assert len(applied) > 1
     assert not [block for block in applied if "kubectl create namespace" in block.text]

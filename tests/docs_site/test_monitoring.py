@@ -26,7 +26,7 @@ def metrics() -> set[str]:
 
 
 def missing(expressions: list[str]) -> set[str]:
-    """Metrics of PromQL that nobody exposes or records; a histogram's buckets are the histogram's."""
+    """Return PromQL's metrics that are not exposed or recorded; a histogram's buckets are the histogram's."""
     used = {name.removesuffix("_bucket") for each in expressions for name in METRIC.findall(each)}
     assert used
     recorded = {name for each in expressions for name in RECORDED.findall(each)}

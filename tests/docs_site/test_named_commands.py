@@ -13,7 +13,7 @@ _NAMED = re.compile(r"`((?:k8s-rdma|make|scripts/\w+)(?:\s[^`]*)?)`")
 _TYPED = re.compile(r"(?:\$ )?(?:[A-Z0-9_]+=\S+ )*((?:k8s-rdma|make|scripts/\w+)(?: [^|;&#<>]*)?)")
 _FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 NO_COMMAND = {"k8s-rdma demo"}
-"""What a sentence says that there is not."""
+"""Commands that a sentence says do not exist."""
 
 
 def named(text: str) -> list[str]:

@@ -28,7 +28,7 @@ def words(picture: str) -> set[str]:
 
 
 def place(text: ElementTree.Element) -> tuple[float, float]:
-    """Where a text begins; one of several lines is moved there."""
+    """Return the position of a text's start; one of several lines is moved there."""
     moved = re.findall(r"translate\(([\d.]+) ([\d.]+)\)", str(text.get("transform")))
     x, y = moved[0] if moved else (str(text.get("x")), str(text.get("y")))
     return float(x), float(y)

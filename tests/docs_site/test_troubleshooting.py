@@ -26,7 +26,7 @@ ENOUGH = 8
 
 
 def parts_of(message: str) -> list[str]:
-    """What of it does not change."""
+    """Return its parts that do not change."""
     return [part for part in re.split(r"\.\.\.|%s", message) if len(part.strip()) >= ENOUGH]
 
 

@@ -43,8 +43,8 @@ def found_by_doctor(
 ) -> dict[str, str]:
     """Findings on a cluster with a node w1 of these PFs, of which the first is published.
 
-    lease: what its Lease says otherwise than one that was renewed now. node: its Node object.
-    extender: why the extender refuses it. published: what its status says otherwise.
+    lease: differences of its Lease from one that was renewed now. node: its Node object.
+    extender: why the extender refuses it. published: differences of its status.
     """
     status = json.loads(encode_status(status_of(report("w1", *pfs)))) | (published or {})
     [spec] = slice_specs(Offers(node="w1", pfs=(offer("f0", pci=PF0),)))

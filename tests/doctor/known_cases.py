@@ -19,13 +19,13 @@ KINDS: tuple[Kind, ...] = (NOT_LOOKED_AT, *(kind for subject in subjects() for k
 
 
 def in_order(subject: Subject) -> list[Finding]:
-    """The findings of the check where all is well."""
+    """Return the findings of the check if all is well."""
     return list(_module(subject).IN_ORDER)
 
 
 @cache
 def findings_of(kind_id: str) -> tuple[Finding, ...]:
-    """The findings of the case of this kind, that of the kind among them; a KeyError says what is missing."""
+    """Return the findings of the case of this kind, with that of the kind; KeyError names a missing one."""
     if kind_id == NOT_LOOKED_AT.id:
         return (not_looked_at("ledger", "Permission denied", denied=True),)
     [subject] = [each for each in subjects() if kind_id in {kind.id for kind in each.kinds}]

@@ -1,4 +1,4 @@
-"""Each check is seen to find what it is for, and to find nothing where all is well."""
+"""Each check is seen to find its problems, and to find no problem if all is well."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_check_finds_the_fault_and_gives_advice(kind_id):
 
 
 def commands(fix):
-    """Ours in it, each up to what ends it."""
+    """Return our commands in it, each up to its end."""
     return [
         found.strip() for found in re.findall(r"(?<!-n )(?<![\w/-])(k8s-rdma(?![\w-])(?: [\w/.=-]+)*)", fix)
     ]

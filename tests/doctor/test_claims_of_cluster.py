@@ -1,4 +1,4 @@
-"""What doctor collects of ResourceClaims in a cluster, as an API server has it."""
+"""ResourceClaims that doctor collects in a cluster, as an API server has them."""
 
 from __future__ import annotations
 

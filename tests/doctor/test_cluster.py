@@ -1,4 +1,4 @@
-"""What doctor wants of a cluster, and the scheduler of kubeadm that it looks at."""
+"""Policies that doctor wants in a cluster, and the scheduler of kubeadm that it looks at."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command prints, and how it ends, on a machine where nothing of ours runs."""
+"""The command's output and exit status on a machine on which no process of ours runs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_doctor_prints_the_same_in_a_document(doctor):
 
 
 def test_doctor_knows_the_node_by_the_variable_that_pods_have(tmp_path):
-    """The chart's file is every node's, and names none."""
+    """The chart's file is every node's, and names no node."""
     config = tmp_path / "agent.yaml"
     config.write_text(json.dumps({"kernel": "virtual", "runDir": str(tmp_path), "stateDir": str(tmp_path)}))
     command = ["doctor", "node", "--config", str(config), "--server", "", "--json"]

@@ -44,7 +44,7 @@ def containerd(node: Node) -> Iterator[Containerd]:
 
 
 def command(node: Node, containerd: Containerd, *arguments: str | Path) -> list[str | Path]:
-    """A command where no process but the node's runtime is seen."""
+    """Return a command that sees no process but the node's runtime."""
     config = node.config("agent", node.document())
     return [*containerd.entering, sys.executable, "-m", "k8s_rdma", *arguments, "--config", config]
 
@@ -57,7 +57,7 @@ def examined(node: Node, containerd: Containerd) -> tuple[DoctorDocument, int]:
 
 
 def gathered(node: Node, containerd: Containerd, *options: str) -> dict[str, bytes]:
-    """What an archive holds, by name."""
+    """Return the contents of an archive, by name."""
     archive = node.directory / "report.tar.gz"
     gather = command(node, containerd, "gather", "--report", archive, *options)
     subprocess.run(gather, capture_output=True, check=True)

@@ -11,7 +11,7 @@ from k8s_rdma.doctor.cluster.pods import PodFact, PodFacts, check_pods
 
 
 def test_pod_of_a_scheduler_that_was_seen_to_place_is_not_reported():
-    """A configuration that nobody uses any more says nothing about who asks."""
+    """A configuration that is no longer used does not show who asks."""
     waiting = replace(POD, name="default/b", node="", running=False, placed=False)
     placed = PodFacts(pods=(POD, waiting), schedulers=SCHEDULERS_SEEN)
     assert [each.id for each in check_pods(placed)] == ["pods-waiting"]

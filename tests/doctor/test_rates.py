@@ -1,4 +1,4 @@
-"""Changes of running pods' rates, as doctor reads them from pods, their events and what nodes report."""
+"""Changes of running pods' rates, as doctor reads them from pods, their events and reports of nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rights of our processes, beside what the manifests grant."""
+"""Rights of our processes, beside those that the manifests grant."""
 
 from __future__ import annotations
 

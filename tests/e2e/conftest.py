@@ -22,7 +22,7 @@ PLUGINS = os.environ.get("CNI_PATH") or "/opt/cni/bin:/usr/lib/cni"
 
 
 def require_plugins() -> None:
-    """Skip where a node cannot be made."""
+    """Skip if a node cannot be made."""
     if os.geteuid() != 0:
         pytest.skip("needs root, or a user namespace that makes one (`make test`)")
     for plugin in ("bridge", "host-local"):

@@ -1,6 +1,6 @@
 """Real container runtimes with an image made here, in a mount namespace of their own.
 
-What they keep in `/run` goes with that namespace; what else they leave (processes, cgroups) is taken away.
+Their files in `/run` go with that namespace; their processes and cgroups are taken away.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ HOLD = "mount -t tmpfs tmpfs /run && {prepare} echo made && exec sleep infinity"
 class ContainerRuntime(ABC):
     """Runs while the block lasts, in the caller's network namespace; it can be started again within.
 
-    directory: where it keeps everything. plugins: directories of CNI plugins. programs: the directory of
-    programs that go before those on PATH. prepare: shell commands that make the mount namespace what it
+    directory: for all of its files. plugins: directories of CNI plugins. programs: the directory of
+    programs that go before those on PATH. prepare: shell commands that make the mount namespace as it
     should be, ended by `&&`. sources: in C, of more programs in the image.
     alone: in a PID namespace of its own, so that a program run by `entering` sees no runtime of another test.
     CriError when it does not start.
@@ -71,7 +71,7 @@ class ContainerRuntime(ABC):
 
     @abstractmethod
     def command(self) -> list[str]:
-        """What starts it."""
+        """Return the command that starts it."""
 
     @abstractmethod
     def import_image(self, archive: Path) -> None:
@@ -83,16 +83,16 @@ class ContainerRuntime(ABC):
 
     @property
     def entering(self) -> list[str]:
-        """What runs a program where the sandboxes' namespaces are to be seen."""
+        """The command that runs a program in namespaces in which those of the sandboxes are visible."""
         namespaces = f"/proc/{self._holder.pid}/ns"
         if not self._alone:
             return ["nsenter", f"--mount={namespaces}/mnt"]
-        # There `nsenter` is the parent of what it runs, and is to take it along when it is killed.
+        # There `nsenter` is the parent of the program, and is to take it along when it is killed.
         entered = [f"--mount={namespaces}/mnt", f"--pid={namespaces}/pid_for_children"]
         return ["nsenter", *entered, "setpriv", "--pdeathsig", "KILL"]
 
     def run(self, *command: str | Path) -> str:
-        """Run a program beside it; what it prints. CriError with what the program says."""
+        """Run a program beside it and return its output. Raise CriError with the program's message."""
         done = subprocess.run(
             [*self.entering, *map(str, command)],
             env=self.environment,
@@ -106,12 +106,12 @@ class ContainerRuntime(ABC):
 
     def use(self, conflist: Path) -> None:
         """Take this network for the sandboxes to come."""
-        staging = self.directory / "net.d" / ".new"  # of another directory, containerd would not be told
+        staging = self.directory / "net.d" / ".new"  # from another directory, containerd would not notice it
         staging.write_text(conflist.read_text())
         staging.replace(self.directory / "net.d" / "10-net.conflist")
 
     def netns(self, sandbox: str) -> str:
-        """Where a sandbox's network namespace is, for what is run by `entering`."""
+        """Return the path of a sandbox's network namespace, for programs run by `entering`."""
         namespaces = self.cri.sandbox_info(sandbox)["runtimeSpec"]["linux"]["namespaces"]
         (path,) = (each["path"] for each in namespaces if each["type"] == "network")
         return path
@@ -132,7 +132,7 @@ class ContainerRuntime(ABC):
         self.wait(self._serves, f"{self.name} does not serve")
 
     def kill(self) -> None:
-        """`kill -9`; what runs in sandboxes goes on."""
+        """`kill -9`; programs in sandboxes go on."""
         self.process.kill()
         self.process.wait(self.deadline_s)
 
@@ -164,7 +164,7 @@ class ContainerRuntime(ABC):
         self._remove_cgroups()
 
     def _hold(self) -> None:
-        """Make the namespaces, and what keeps them while the runtime is away."""
+        """Make the namespaces, and a process that keeps them while the runtime is away."""
         unshared = ["--mount", "--pid", "--fork", "--mount-proc"] if self._alone else ["--mount"]
         with (self.directory / "log").open("ab") as log:
             self.process = self._holder = subprocess.Popen(
@@ -185,7 +185,7 @@ class ContainerRuntime(ABC):
         return False
 
     def wait(self, holds: Callable[[], bool], otherwise: str) -> None:
-        """Look until it holds; CriError where it ends or that takes too long."""
+        """Wait until it holds. Raise CriError if the runtime ends or that takes too long."""
         end = time.monotonic() + self.deadline_s
         while not holds():
             if self.process.poll() is not None or time.monotonic() > end:
@@ -193,7 +193,7 @@ class ContainerRuntime(ABC):
             time.sleep(0.05)
 
     def _processes(self) -> Iterator[int]:
-        """Of the mount namespace (the runtime, its shims) and of the cgroups (what runs in sandboxes)."""
+        """Of the mount namespace (the runtime, its shims) and of the cgroups (processes in sandboxes)."""
         ours = _mount_namespace(self._holder.pid)
         for path in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
@@ -207,21 +207,21 @@ class ContainerRuntime(ABC):
         while left := [*CGROUPS.glob(f"*/{name}"), *CGROUPS.glob(name)]:
             for top in left:
                 for path in [*sorted(top.rglob("*/"), reverse=True), top]:
-                    with suppress(OSError):  # busy until the kernel is done with what was killed
+                    with suppress(OSError):  # busy until the kernel is done with the killed processes
                         path.rmdir()
             if time.monotonic() > end:
                 raise CriError(f"cgroups stay: {left}")
 
 
 def name_in(archive: Path) -> str:
-    """What an OCI archive calls its image (OCI image specification 1.1, "annotations")."""
+    """Return the image's name in an OCI archive (OCI image specification 1.1, "annotations")."""
     with tarfile.open(archive) as layout:
         index = json.load(layout.extractfile("index.json"))
     return index["manifests"][0]["annotations"]["org.opencontainers.image.ref.name"]
 
 
 def _mount_namespace(pid: int) -> int | None:
-    """Its inode; None of a process that has ended."""
+    """Return its inode, unless the process has ended."""
     try:
         return os.stat(f"/proc/{pid}/ns/mnt").st_ino  # noqa: PTH116 (the kernel follows this link)
     except OSError:

@@ -24,17 +24,17 @@ _LENGTH_DELIMITED = 2
 _PREFIX = 5
 """Of a gRPC message: whether it is compressed, and its length."""
 _PID_OF_CONTAINER = 1
-"""`NamespaceMode.CONTAINER`: kubelet has no PID namespace made for the pod where its owner does not ask."""
+"""`NamespaceMode.CONTAINER`: kubelet has no PID namespace made for the pod unless its owner asks."""
 
 
 class CriError(Exception):
-    """What the runtime answered instead of a reply."""
+    """The runtime's error instead of a reply."""
 
 
 class CriRuntime:
     """A runtime's service on a Unix socket; a connection a call.
 
-    cgroup_parent: where sandboxes put their cgroups.
+    cgroup_parent: of the sandboxes' cgroups.
     """
 
     def __init__(self, path: Path, *, cgroup_parent: str, deadline_s: float) -> None:
@@ -58,7 +58,7 @@ class CriRuntime:
         self._call("StopContainer", _field(1, container))
 
     def execute(self, container: str, *command: str) -> str:
-        """Run a program in a running container; what it prints. CriError where that is nothing."""
+        """Run a program in a running container and return its output. Raise CriError if that is empty."""
         message = _field(1, container) + b"".join(_field(2, word) for word in command)
         said = dict(_fields(self._call("ExecSync", message)))
         if 1 not in said:
@@ -66,7 +66,7 @@ class CriRuntime:
         return said[1].decode()
 
     def network_problem(self) -> str:
-        """Why pods cannot have a network, as the runtime tells kubelet; empty where they can."""
+        """Return why pods cannot have a network, as the runtime reports it to kubelet; empty if they can."""
         conditions = dict(_fields(self._call("Status", b"")))[1]
         for _, condition in _fields(conditions):
             told = {number: value.decode() for number, value in _fields(condition)}
@@ -79,17 +79,17 @@ class CriRuntime:
         return [dict(_fields(item))[1].decode() for number, item in _fields(reply) if number == 1]
 
     def has_image(self, image: str) -> bool:
-        """Whether sandboxes and containers can be made of it, by what its name is now."""
+        """Report whether sandboxes and containers can be made of it, by its present name."""
         reply = self._call("ImageStatus", _field(1, _field(1, image)), service="ImageService")
         return 1 in dict(_fields(reply))
 
     def sandbox_address(self, sandbox: str) -> str:
-        """The pod's address as kubelet is told it; kubelet has a sandbox made anew that has none."""
+        """Return the pod's address as kubelet gets it; without one, kubelet has the sandbox made again."""
         status = dict(_fields(self._call("PodSandboxStatus", _field(1, sandbox))))[1]
         return dict(_fields(dict(_fields(status))[5])).get(1, b"").decode()
 
     def sandbox_info(self, sandbox: str) -> dict[str, Any]:
-        """What the runtime says beyond the interface: OCI's specification; containerd the CNI result."""
+        """Return details beyond the interface: OCI's specification; of containerd also the CNI result."""
         reply = self._call("PodSandboxStatus", _field(1, sandbox) + _number(2, 1))
         info = dict(dict(_fields(item)).values() for number, item in _fields(reply) if number == 2)
         return json.loads(info[b"info"])

@@ -60,7 +60,7 @@ for word; do
 done
 exec {runc} "$@"
 """
-"""What needs CAP_SYS_RESOURCE is not asked for: root has not everywhere what containerd does without."""
+"""Settings that need CAP_SYS_RESOURCE are not requested: root may lack it, and containerd does without."""
 POLICY = '{"default": [{"type": "insecureAcceptAnything"}]}'
 
 PREPARE = (

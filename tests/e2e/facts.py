@@ -1,4 +1,4 @@
-"""What of a node and of the pods on it must not change, whatever becomes of the processes."""
+"""Facts of a node and of the pods on it that must not change, whatever becomes of the processes."""
 
 from __future__ import annotations
 

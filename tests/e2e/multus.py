@@ -47,7 +47,7 @@ CRD = {
 
 
 def thin(node: Node, kubeconfig: Path, *plugins: dict[str, Any]) -> dict[str, Any]:
-    """The network of a node where Multus is an executable; plugins: of the cluster's own network."""
+    """Return the network of a node with Multus as an executable; plugins: of the cluster's own network."""
     return {
         "cniVersion": "1.0.0",
         "name": "multus-cni-network",

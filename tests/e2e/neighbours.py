@@ -11,22 +11,22 @@ FOLDER = "K8S_RDMA_NEIGHBOURS_BIN"
 
 
 def folder() -> Path:
-    """To be asked where one of its programs is there."""
+    """Return the folder; only if one of its programs is there."""
     return Path(os.environ[FOLDER])
 
 
 def search_path(path: str) -> str:
-    """Where programs are looked for: in the folder, if there is one, before a PATH."""
+    """Return the path that programs are searched on: the folder, if there is one, before a PATH."""
     return os.pathsep.join(filter(None, (os.environ.get(FOLDER), path)))
 
 
 def missing(*programs: str) -> str | None:
-    """Which of these are neither in the folder nor on PATH; None where all are there."""
+    """Report which of these are neither in the folder nor on PATH, if any."""
     return _missing(programs, search_path(os.environ["PATH"]), "on PATH or ")
 
 
 def missing_plugins(*plugins: str) -> str | None:
-    """Which CNI plugins are not in the folder; None where all are there."""
+    """Report which CNI plugins are not in the folder, if any."""
     return _missing(plugins, search_path(""), "")
 
 

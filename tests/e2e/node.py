@@ -24,7 +24,7 @@ LINK_MBPS = 1000
 
 
 class Node(NodeProcesses):
-    """The calling thread is in the node's namespace until `close`, and what it starts is as well.
+    """The calling thread is in the node's namespace until `close`, and so are processes that it starts.
 
     With the namespace goes all that is in it. names: of its PFs.
     """
@@ -63,7 +63,7 @@ class Node(NodeProcesses):
     def kernel_state(self) -> dict[str, Any]:
         """Everything of PFs and VFs that must be again as it was.
 
-        MACs of VFs only: a bridge and its ports bear what the kernel thinks of, and none of it counts.
+        MACs of VFs only: the kernel chooses those of a bridge and its ports, which do not count.
         """
         rates = self.rates()
         vfs = {f"{pf}v{index}" for pf, index in rates}

@@ -27,7 +27,7 @@ ANNOTATIONS = "io.kubernetes.cri.pod-annotations"
 
 
 class NodeProcesses:
-    """A directory for all that they keep, and what is started there; subclasses make the PFs.
+    """A directory for all that they keep, and the processes started there; subclasses make the PFs.
 
     plugins: directories with the reference CNI plugins. shim: our executable. deadline_s: for a process to
     begin or to end, and for whatever is waited for. settings: more of the agent's configuration.
@@ -45,7 +45,7 @@ class NodeProcesses:
         self.cni_path = [shim.parent, *map(Path, plugins.split(":"))]
         self.deadline_s = deadline_s
         self.enter: list[str] = []
-        """What runs a process elsewhere, such as `nsenter` with its options."""
+        """The command that runs a process elsewhere, such as `nsenter` with its options."""
 
     def __enter__(self) -> Self:
         return self
@@ -54,7 +54,7 @@ class NodeProcesses:
         self.close()
 
     def close(self) -> None:
-        """End what runs and unmount pods' namespaces."""
+        """End the processes and unmount pods' namespaces."""
         for netns in (self.directory / "netns").glob("*"):
             remove_namespace_at(netns)
         self._stack.close()
@@ -129,7 +129,7 @@ class NodeProcesses:
         self.agent = None
 
     def log(self) -> list[dict[str, Any]]:
-        """What the agent has logged."""
+        """Return the agent's log."""
         return [json.loads(line) for line in (self.directory / "agent.log").read_text().splitlines()]
 
     # The runtime
@@ -153,7 +153,7 @@ class NodeProcesses:
         directory = str(self.directory / "leases" / name)
         return {"type": "host-local", "ranges": [[{"subnet": subnet}]], "dataDir": directory}
 
-    # Looking at it, never by way of what is tested
+    # Looking at it, never by way of the tested code
 
     def ip(self, *arguments: str, netns: str | None = None) -> list[dict[str, Any]]:
         inside = ["nsenter", f"--net={netns}"] if netns else []
@@ -174,7 +174,7 @@ class NodeProcesses:
         return sorted(path.name for path in (self.run_dir / "deletions").glob("*"))
 
     def leftovers(self) -> dict[str, Any]:
-        """What is not as it was before the first pod: VFs, rates, leases, markers, deletions, allocations."""
+        """Return changes since before the first pod: VFs, rates, leases, markers, deletions, allocations."""
         now = self.kernel_state()
         found = {
             f"{what} {key}": (value, now[what].get(key))
@@ -192,7 +192,7 @@ class NodeProcesses:
         return found | {what: left for what, left in others.items() if left}
 
     def try_report(self) -> NodeReport | None:
-        """What `state.sock` says first; None while nobody listens there."""
+        """Return the first report of `state.sock`, if a process listens there."""
         with socket.socket(socket.AF_UNIX) as reader:
             reader.settimeout(self.deadline_s)
             try:
@@ -219,7 +219,7 @@ class NodeProcesses:
 
 
 def pod(name: str, *interfaces: dict[str, int], text: str | None = None) -> PodRef:
-    """A pod that asks for these interfaces; for none, one without our annotation."""
+    """Return a pod that asks for these interfaces; without any, one without our annotation."""
     wish = text if text is not None else json.dumps(interfaces)
     annotations = {"rdma_interfaces_required": wish} if interfaces or text is not None else {"other": "x"}
     return PodRef(namespace="default", name=name, uid=f"uid-{name}", annotations=annotations)

@@ -1,4 +1,4 @@
-"""Sandboxes of a real container runtime on a node: whether it makes any here, and what is in them."""
+"""Sandboxes of a real container runtime on a node: whether it makes any here, and their contents."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def without_us(conflist: Path) -> Path:
 
 
 def interfaces(node: Node, runtime: ContainerRuntime, sandbox: str) -> dict[str, list[str]]:
-    """What the pod has, with its IPv4 addresses, as `ip` shows it."""
+    """Return the pod's interfaces, with their IPv4 addresses, as `ip` shows them."""
     return {
         link["ifname"]: [each["local"] for each in link["addr_info"] if each["family"] == "inet"]
         for link in node.ip("address", "show", netns=runtime.netns(sandbox))

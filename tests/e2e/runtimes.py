@@ -19,5 +19,5 @@ _PROGRAMS = {
 
 
 def runtime_obstacle(name: str) -> str | None:
-    """Why a runtime cannot be run here; None where it can."""
+    """Return the reason why a runtime cannot be run here, if there is one."""
     return missing(*_PROGRAMS[name])

@@ -1,4 +1,4 @@
-"""What pods send all the time, and what became of it: sockets in their namespaces, counters of the kernel."""
+"""Traffic that pods send all the time, and its fate: sockets in their namespaces, counters of the kernel."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LARGE = 1400
 
 @dataclass(frozen=True)
 class Passed:
-    """What a class or queueing discipline has let pass since it was made, when that was read."""
+    """Counters of a class or queueing discipline since it was made, and the time at which they were read."""
 
     handle: str
     sent: int
@@ -36,7 +36,7 @@ class Passed:
     def within(self, before: Passed, *, mbps: int, burst: int) -> bool:
         """Whether it is the one of before, and no more passed since than a cap of so much allows.
 
-        However late it is read, time is on the cap's side: what is late lets more through.
+        However late it is read, time is on the cap's side: a late read lets more through.
         """
         allowed = burst + LARGE + mbps * 125_000 * (self.at_s - before.at_s)
         return self.handle == before.handle and 0 <= self.sent - before.sent <= allowed
@@ -64,7 +64,7 @@ class Endpoint:
 
 
 class Stream:
-    """Numbered datagrams, one every few milliseconds: far below any cap, so that none may be missing."""
+    """Numbered datagrams, one every few milliseconds: far below any cap, so that each must arrive."""
 
     def __init__(self, sender: Endpoint, receiver: Endpoint) -> None:
         self._out, self._in = sender.socket(), receiver.socket()

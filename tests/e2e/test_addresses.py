@@ -41,7 +41,7 @@ def told(sandbox: Sandbox) -> dict[str, list[str]]:
 
 
 def reaches(sandbox: Sandbox, address: str) -> None:
-    """Somebody is there, and says that nobody listens on that port."""
+    """Check that a host is there and says that no process listens on that port."""
     with Path(sandbox.netns).open("rb") as namespace, entered(namespace.fileno()):
         client = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
     client.settimeout(DEADLINE_S)

@@ -142,7 +142,7 @@ def test_interfaces_choose_among_the_networks_of_a_configuration(node: Node) -> 
 async def call(
     node: Node, command: str, sandbox: Sandbox, conf: dict[str, Any], ifname: str
 ) -> dict[str, Any]:
-    """One call of our plugin, as a program that is no runtime's library makes it; what it prints."""
+    """Call our plugin once, as a program that is no runtime's library does, and return its output."""
     ref: PodRef = sandbox.pod
     invocation = Invocation(
         command=command,

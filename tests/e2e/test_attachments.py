@@ -1,4 +1,4 @@
-"""What pods find in their namespaces, and what is left when they go."""
+"""Interfaces that pods find in their namespaces, and the remains when pods go."""
 
 from __future__ import annotations
 

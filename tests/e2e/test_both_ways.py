@@ -43,7 +43,7 @@ def offered(node: Node) -> Offers:
 
 
 def ledger_on_disk(node: Node) -> Ledger:
-    """What the agent has written; it is killed for that, and started again."""
+    """Return the ledger that the agent has written; it is killed for that, and started again."""
     node.kill_agent()
     with closing(Receipts(node.directory / "state" / "ledger.db")) as receipts:
         ledger = receipts.load()
@@ -100,7 +100,7 @@ def test_each_way_fills_its_part_and_no_more(make_node: Callable[[int], Node], u
 
 
 def expect(node: Node, by_annotation: dict[str, int], by_claim: dict[str, int]) -> None:
-    """Both ways have all of their parts, in the ledger; what is offered of these has not changed."""
+    """Both ways have all of their parts, in the ledger; the offers of these have not changed."""
     ledger = ledger_on_disk(node)
     full = {(pci, False): mbps for pci, mbps in by_annotation.items()}
     full |= {(pci, True): mbps for pci, mbps in by_claim.items()}
@@ -114,7 +114,7 @@ def expect(node: Node, by_annotation: dict[str, int], by_claim: dict[str, int]) 
 
 
 def check_published(node: Node, by_annotation: dict[str, int]) -> None:
-    """What the extender sees of PFs with VFs for annotations: their part, and that it is in use."""
+    """Check the extender's view of PFs with VFs for annotations: their part, and that it is in use."""
     status = status_of(node.try_report())
     for pf in status.pfs:
         if pf.capacity_vfs:

@@ -173,7 +173,7 @@ def test_pod_with_a_prepared_claim_does_not_start_without_the_agent(node: Node) 
 
 
 def test_claim_waits_for_a_pod_that_ends_and_is_refused_at_once_beside_one_that_stays(node: Node) -> None:
-    """The API server tells which pods stay: of one that is deleted by force, nothing on the node does."""
+    """The API server shows which pods stay; the node has no sign that a pod was deleted by force."""
 
     async def create(http: httpx2.AsyncClient, name: str) -> PodRef:
         spec = {"nodeName": "w1", "containers": [{"name": "c", "image": "lab.local/busybox:1"}]}
@@ -238,7 +238,7 @@ def test_mac_of_a_claim_is_a_lease_while_it_is_prepared(node: Node) -> None:
         assert not (await asyncio.to_thread(prepared, node, "p", wanted)).error
         assert await leases(http) == {"addresses.mac.02-00-00-00-00-77": "w1"}
         assert await asyncio.to_thread(unprepared, node, "p") == ClaimAnswer()
-        while await leases(http):  # noqa: ASYNC110 - nobody tells
+        while await leases(http):  # noqa: ASYNC110 - no event
             await asyncio.sleep(0.05)
         another = {"metadata": {"name": "addresses.mac.02-00-00-00-00-77"}, "spec": {"holderIdentity": "w2"}}
         assert (await http.post(LEASES, json=another)).is_success
@@ -272,7 +272,7 @@ def test_mac_of_a_claim_is_a_lease_while_it_is_prepared(node: Node) -> None:
 def test_agent_that_is_stopped_is_away_until_it_goes_on(node: Node) -> None:
     async def until(agent: ClaimsAgent, *, away: bool) -> None:
         async with asyncio.timeout(node.deadline_s):
-            while (agent.away_since_s.value is not None) != away:  # noqa: ASYNC110 - nobody tells
+            while (agent.away_since_s.value is not None) != away:  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0.05)
 
     async def scenario() -> None:

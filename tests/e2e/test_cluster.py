@@ -1,4 +1,4 @@
-"""An agent with credentials: what it learns from the API server, and what it tells there."""
+"""An agent with credentials: the facts that it learns from the API server, and its reports there."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Cluster:
     node: Node
 
     async def bound(self, name: str, *interfaces: dict[str, Any], told: bool = False) -> PodRef:
-        """A pod bound to the node. told: whether the runtime is told its annotations."""
+        """Return a pod bound to the node. told: whether the runtime gets its annotations."""
         annotations = {"rdma_interfaces_required": json.dumps(interfaces)} if interfaces else {}
         meta = {"name": name, "annotations": annotations}
         spec = {"nodeName": "w1", "containers": [{"name": "c", "image": "lab.local/busybox:1"}]}
@@ -67,7 +67,7 @@ class Cluster:
         return self.api.store.get(PODS, ("default", name))
 
     def status(self, name: str) -> list[dict[str, Any]]:
-        """What the pod's annotation says that it was given."""
+        """Return the networks that the pod was given, by its annotation."""
         return json.loads(self.pod(name)["metadata"].get("annotations", {}).get(NETWORK_STATUS, "[]"))
 
     def events(self) -> dict[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What pods sent, as the server tells it beside `ip`; and VFs left behind, adopted by the command line."""
+"""Traffic of pods, as the server shows it beside `ip`; and VFs left behind, adopted by the command line."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_metrics_have_the_traffic_of_a_pod(node: Node) -> None:
 
 
 def leave_behind(pf: str, vf: int) -> None:
-    """Rates that the agent knows nothing of; no event tells of them either."""
+    """Set rates that the agent does not know; no event reports them either."""
     change = ["tc", "class", "change", "dev", f"{pf}-tx", "classid", f"1:{0x10 + vf:x}"]
     subprocess.run([*change, "htb", "rate", "50mbit", "ceil", "60mbit", "quantum", "60000"], check=True)
 

@@ -1,4 +1,4 @@
-"""What is left when something dies, vanishes or interferes: processes, namespaces and disks are real."""
+"""The remains when something dies, vanishes or interferes: processes, namespaces and disks are real."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_add_whose_executable_is_killed_is_undone_though_no_del_comes(node: Node
 
 
 def links_in(netns: str) -> set[str]:
-    """By netlink, as a program takes so long to start that what should not be there is gone meanwhile."""
+    """By netlink, because a program starts so slowly that wrong links would be gone meanwhile."""
     namespace = os.open(netns, os.O_RDONLY)
     try:
         with Rtnl(namespace) as there:

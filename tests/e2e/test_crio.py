@@ -1,4 +1,4 @@
-"""Pods of CRI-O, our plugin chained behind `bridge`: what it does otherwise than containerd."""
+"""Pods of CRI-O, our plugin chained behind `bridge`: its differences from containerd."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def use_alone(node: Node, crio: Crio, **fields: object) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_pods_get_their_interfaces_and_give_them_back(node: Node, crio: Crio, count: int) -> None:
-    """The agent has no way to an API server: CRI-O tells it the annotations."""
+    """The agent has no way to an API server: CRI-O gives it the annotations."""
     sandbox = crio.cri.run_sandbox(pod("p", *([{"min_tx_rate": 100, "max_tx_rate": 200}] * count)))
     found = interfaces(node, crio, sandbox)
     assert found.pop("eth0") == ["10.244.0.3"]  # .2 was the probe's
@@ -107,7 +107,7 @@ def test_ordinary_pods_start_and_stop_while_the_agent_is_dead(node: Node, crio: 
 
 
 def test_pod_keeps_its_address_when_crio_starts_while_the_agent_is_dead(node: Node, crio: Crio) -> None:
-    """It calls CHECK then, and has no address to tell kubelet where that fails."""
+    """It calls CHECK then, and has no address to report to kubelet if that fails."""
     use_alone(node, crio)
     sandbox = crio.cri.run_sandbox(pod("p", {}))
     address = crio.cri.sandbox_address(sandbox)

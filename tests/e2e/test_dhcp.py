@@ -65,7 +65,7 @@ def test_add_says_so_when_the_dhcp_daemon_does_not_run(node: Node) -> None:
             await runtime.add(pod("p", {}))
 
     asyncio.run(scenario())
-    # Nor can it be told that nothing was leased. That is tried again, and ends the chain; the VF is home.
+    # Whether an address was leased is unknown, too. That is tried again, and ends the chain; the VF is home.
     left = node.leftovers()
     assert left["markers"]
     assert not [what for what in left if what.startswith(("links", "rates"))]

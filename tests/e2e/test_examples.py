@@ -129,7 +129,7 @@ def test_only_plugin_is_not_ready_and_starts_no_pod_while_the_agent_is_dead(node
 
 
 async def attach(node: Node, conf: dict[str, Any], sandbox: Sandbox, ifname: str) -> dict[str, Any]:
-    """ADD of one plugin, told nothing of the pod but its name."""
+    """Return the result of ADD of one plugin, which gets only the pod's name."""
     return decode_result(await call(node, "ADD", conf, sandbox, ifname))
 
 

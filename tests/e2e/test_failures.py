@@ -66,7 +66,7 @@ def test_agent_started_after_a_crash_needs_no_del_to_take_everything_back(node: 
 
 
 def test_network_that_is_taken_from_a_pod_while_the_agent_is_dead_is_gone_once_it_serves(node: Node) -> None:
-    """The pod runs on: nothing but the DEL says that it shall have none of it any more."""
+    """The pod runs on: only the DEL says that it shall lose the network."""
 
     async def scenario() -> None:
         runtime = node.runtime(chained=True)

@@ -32,11 +32,11 @@ FLANNEL_SUBNET=10.244.7.1/24
 FLANNEL_MTU=1450
 FLANNEL_IPMASQ=true
 """
-"""What the daemon writes to `/run/flannel/subnet.env` on each node."""
+"""The daemon writes this to `/run/flannel/subnet.env` on each node."""
 
 
 def flannel_file(node: Node) -> str:
-    """`cni-conf.json` of flannel's ConfigMap; where it keeps things is the test's."""
+    """Return `cni-conf.json` of flannel's ConfigMap, with the test's own directories."""
     flannel = {
         "type": "flannel",
         "delegate": {"hairpinMode": True, "isDefaultGateway": True},

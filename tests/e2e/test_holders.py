@@ -52,7 +52,7 @@ def items(*documents: object) -> bytes:
 
 
 def stored(report: bytes, token: str, uid: str) -> dict[str, bytes | int]:
-    """What the API server has of the node: its object, its pods, the Secret."""
+    """Return the API server's data of the node: its object, its pods, the Secret."""
     status = json.loads(encode_status(status_of(decode_report(report))))
     placement = f'{{"version":1,"node":"w1","uid":"{uid}","generation":2,'
     holder = {"metadata": {"name": "a", "uid": uid, "annotations": {"k8s-rdma.io/placement": placement}}}
@@ -124,7 +124,7 @@ def check_shown(text: str) -> None:
 
 
 def check_without_server(view: HoldersView) -> None:
-    """What the server does not tell is not known; the rest is by the node's object."""
+    """Values that the server does not give are unknown; the rest is from the node's object."""
     found = {row.pod: row for row in view.holders}
     assert (found["a"].reserved_mbps, found["b"].cap_mbps) == (600, 50)
     assert {row.interface for row in view.holders} | {row.sent_mbps for row in view.holders} == {None}

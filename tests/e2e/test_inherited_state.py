@@ -1,4 +1,4 @@
-"""Pods after one that attached XDP programs to its interface, or set what moves along with it."""
+"""Pods after one that attached XDP programs to its interface, or set attributes that move along with it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def address_in(node: Node, netns: str) -> str:
 
 
 def send_between(node: Node, sender: str, receiver: str) -> str:
-    """What one pod hears of a datagram with the secret from another."""
+    """Return the text that one pod receives if another sends a datagram with the secret."""
     python = [sys.executable, "-c"]
     with subprocess.Popen(inside(receiver, *python, RECEIVE), stdout=subprocess.PIPE, text=True) as listening:
         assert listening.stdout

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 OURS, FILE = "k8s-rdma-cni", "00-k8s-rdma.conflist"
 OTHERS = {"containerd": "10-net", "crio": "100-crio-bridge"}
-"""What the other plugin's file is called; the second is that which CRI-O brings."""
+"""Names of the other plugin's file; CRI-O brings the second."""
 GRACE_S = 1
 
 

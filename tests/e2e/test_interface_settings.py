@@ -1,4 +1,4 @@
-"""What pods ask for besides rates, on virtual SR-IOV: had while they run, and gone with them."""
+"""Settings that pods request besides rates, on virtual SR-IOV: set while they run, and gone with them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def asking(name: str, *interfaces: dict[str, Any]) -> PodRef:
 
 
 def said_by_ports(node: Node) -> list[dict[str, Any]]:
-    """What ports say of settings that no new VF has."""
+    """Return the settings of ports that no new VF has."""
     aliases = (link.get("ifalias") for link in node.ip("link", "show") if link["ifname"].startswith(PFS[1]))
     said = [json.loads(alias) for alias in aliases if alias and "pci" not in alias]
     return [settings for each in said if (settings := {k: v for k, v in each.items() if k != "given"})]

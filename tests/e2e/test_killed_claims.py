@@ -1,4 +1,4 @@
-"""Agent and driver, as processes, killed in the midst of what they do for a pod by ResourceClaims.
+"""Agent and driver, as processes, killed in the midst of their work for a pod by ResourceClaims.
 
 The test acts as kubelet and runtime do: each call is repeated until it succeeds, a failed ADD is followed by
 DEL and another sandbox. `HYPOTHESIS_PROFILE=explore` kills 100 times.

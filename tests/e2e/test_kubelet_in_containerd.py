@@ -97,7 +97,7 @@ async def cluster_of(node: Node, containerd: Containerd) -> AsyncIterator[Cluste
 
 
 def given(node: Node) -> list[tuple[str, str]]:
-    """What the kernel keeps of VFs that any pod has."""
+    """Return the kernel's rates of the VFs that any pod has."""
     return sorted(rates for key, rates in node.rates().items() if node.pristine["rates"][key] != rates)
 
 

@@ -57,7 +57,7 @@ class Cluster:
     node: Node
 
     async def create(self, name: str, placement: Placement) -> PodRef:
-        """A pod that is bound to the node; as the runtime is told of it."""
+        """Create a pod that is bound to the node; return it as the runtime gets it."""
         spec = {"containers": [{"name": "c", "image": "lab.local/busybox:1"}], "nodeName": "w1"}
         made = await self.http.post(PODS_URL, json={"metadata": {"name": name}, "spec": spec})
         uid = PodUid(made.json()["metadata"]["uid"])
@@ -122,7 +122,7 @@ async def cluster_of(node: Node, **settings: Any) -> AsyncIterator[Cluster]:
 
 
 def with_gold(node: Node, scenario: Callable[[Cluster, PodRef, Sandbox], Awaitable[None]]) -> None:
-    """Run with a pod of 500 to 600 Mb/s, of which nothing is left in the end."""
+    """Run with a pod of 500 to 600 Mb/s. In the end, no trace of it is left."""
 
     async def whole() -> None:
         async with cluster_of(node) as c:
@@ -210,7 +210,7 @@ async def extender_of(node: Node, api: RunningApi, http: httpx2.Client) -> Async
         identity = BinderIdentity(keys=FixedKeys(KEY))
         extender = Extender(config, Client(client, silence_s=DEADLINE_S), identity)
         async with extender.running():
-            while extender.missing():  # noqa: ASYNC110  nobody tells
+            while extender.missing():  # noqa: ASYNC110  it has no event
                 await asyncio.sleep(0.01)
             yield extender
 
@@ -226,7 +226,7 @@ async def has_status(c: Cluster, name: str, state: str, generation: int) -> Rate
 
 
 def test_agent_without_credentials_gets_the_rates_that_the_extender_delivers(make_node: MakeNode) -> None:
-    """Owner, API server, extender, node server, agent and kernel: nothing but the owner's edit is ours."""
+    """Owner, API server, extender, node server, agent and kernel: only the owner's edit is ours."""
     node = make_node(4)
     (node.directory / "key").write_text(SECRET)
     node.settings = {"placementKeyFile": str(node.directory / "key")}
@@ -263,7 +263,7 @@ def test_agent_without_credentials_gets_the_rates_that_the_extender_delivers(mak
 
 
 async def bound(c: Cluster, extender: Extender, interfaces: list[dict[str, int]]) -> PodRef:
-    """A pod that the extender has bound to the node; as the runtime is told of it."""
+    """Create a pod, let the extender bind it to the node, and return it as the runtime gets it."""
     spec = {"containers": [{"name": "c", "image": "lab.local/busybox:1"}]}
     meta = {"name": "gold", "annotations": {"rdma_interfaces_required": json.dumps(interfaces)}}
     uid = (await c.http.post(PODS_URL, json={"metadata": meta, "spec": spec})).json()["metadata"]["uid"]

@@ -47,7 +47,7 @@ def test_process_that_serves_has_loaded_no_library_of_another_purpose(
 
 
 def documents(node: Node, credentials: bool) -> dict[str, dict[str, object]]:
-    """The configuration of each process; nothing listens where the credentials lead."""
+    """Return the configuration of each process; no server listens at the address of the credentials."""
     kubeconfig = write_kubeconfig(node.directory / "kubeconfig", "http://127.0.0.1:9")
     return {
         "agent": node.document() | ({"kubeconfig": str(kubeconfig)} if credentials else {}),

@@ -104,7 +104,7 @@ def test_as_many_as_there_is_room_for_start_of_pods_that_want_too_much(node: Nod
 
 
 def runtime_with_slow_addresses(node: Node) -> CniRuntime:
-    """As `node.runtime`, with SLOW before its IPAM plugin; what that says is in the node's directory."""
+    """As `node.runtime`, with SLOW before its IPAM plugin; its output is in the node's directory."""
     host_local = shutil.which("host-local", path=":".join(map(str, node.cni_path)))
     plugin = node.directory / "plugins" / "slow-host-local"
     plugin.parent.mkdir()

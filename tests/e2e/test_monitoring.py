@@ -1,4 +1,4 @@
-"""Prometheus itself scrapes a node and an extender: what dashboard and alerts make of them."""
+"""Dashboard and alerts of a real Prometheus that scrapes a node and an extender."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ WARNS = re.compile(r" (==|>) 0$")
 
 
 class Prometheus:
-    """One that runs, and what it answers."""
+    """A running Prometheus, and its answers."""
 
     def __init__(self, program: Program, http: httpx2.AsyncClient) -> None:
         self.program = program
@@ -58,7 +58,7 @@ class Prometheus:
         return answer.json()["data"]
 
     async def series(self, expression: str) -> Series:
-        """The labels of what an expression comes to now."""
+        """Return the labels of an expression's current series."""
         return [each["metric"] for each in (await self.get("query", query=expression))["result"]]
 
     async def states(self) -> dict[str, str]:
@@ -173,7 +173,7 @@ def panels() -> list[tuple[str, str, set[str]]]:
 
 
 async def shown(prometheus: Prometheus) -> None:
-    """Each panel shows something, with the labels of its legend; one that warns has what it would warn of."""
+    """Each panel shows data with the labels of its legend; one that warns has data that it would warn of."""
     nodes = await prometheus.get("label/node/values", **{"match[]": "k8s_rdma_unreadable"})
     assert nodes == ["w1"]
     for title, template, legend in panels():

@@ -54,7 +54,7 @@ class Site:
         assert made.status_code == 201, made.text
 
     async def add(self, name: str, wishes: list[dict[str, Any]], networks: str = "") -> Sandbox:
-        """Make a pod, and its sandbox, of which Multus is told no annotations."""
+        """Make a pod, and its sandbox; Multus gets no annotations from the runtime."""
         annotations = {NETWORKS: networks} if networks else {}
         if wishes:
             annotations["rdma_interfaces_required"] = json.dumps(wishes)
@@ -63,7 +63,7 @@ class Site:
         return await self.runtime.add(pod)
 
     async def status(self, name: str) -> list[dict[str, Any]]:
-        """What Multus wrote of a pod's networks."""
+        """Return the network status that Multus wrote to a pod."""
         pod = await self.cluster.pod(name)
         return json.loads(pod["metadata"]["annotations"][STATUS])
 

@@ -34,7 +34,7 @@ WHY_NOT = missing_plugins("multus-daemon", "multus-shim") or obstacle()
 pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
 
 ACCOUNT = "/run/secrets/kubernetes.io/serviceaccount"
-"""Where a pod finds its account, as the daemon does in its own."""
+"""A pod finds its account here, as the daemon does in its own."""
 
 
 @pytest.fixture

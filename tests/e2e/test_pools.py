@@ -102,7 +102,7 @@ def test_pod_gets_just_its_devices_behind_bridge_without_annotations(node: Node)
 
 
 def test_no_pod_starts_while_the_agent_is_dead_and_all_end(node: Node) -> None:
-    """As nobody can tell which devices they hold; so it is until an agent starts without such a resource."""
+    """Because their devices are unknown; this lasts until an agent starts without such a resource."""
 
     async def scenario() -> None:
         runtime = node.runtime(chained=True, ours={"timeoutMs": 2000})

@@ -1,4 +1,4 @@
-"""A node that publishes, and an extender that places by what is published: no server is asked."""
+"""A node that publishes, and an extender that places by its publications: no server is asked."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Cluster:
         return failed.get("w1", "")
 
     async def bind(self, pod: dict[str, Any]) -> PodRef:
-        """Bind it; as the runtime is told of it then."""
+        """Bind it, and return it as the runtime gets it then."""
         meta = pod["metadata"]
         args = {"PodName": meta["name"], "PodNamespace": "default", "PodUID": meta["uid"], "Node": "w1"}
         assert json.loads(await self.extender.bind(json.dumps(args).encode()))["Error"] == ""
@@ -160,7 +160,7 @@ def test_pods_are_placed_by_published_reports_and_not_while_the_agent_is_dead(
 
 
 def same_as_asked(c: Cluster) -> None:
-    """What is published leads to the same facts as the agent's own report does."""
+    """The published status leads to the same facts as the agent's own report does."""
     report = c.node.try_report()
     published = decode_status(json.dumps(c.published()).encode())
     assert facts_of_status(published, NodeName("w1")) == facts_of(report, NodeName("w1"))

@@ -1,4 +1,4 @@
-"""A ledger that is corrupt or lost, made anew of what the kernel and the runtime know."""
+"""A ledger that is corrupt or lost, rebuilt from the knowledge of the kernel and the runtime."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def cache(node: Node) -> Path:
 
 
 def keep(node: Node, runtime: CniRuntime, sandbox: Sandbox) -> None:
-    """What libcni keeps of an attachment, as the runtime here keeps nothing."""
+    """Write libcni's cache of an attachment, because the runtime here has no cache."""
     conflist = runtime.conflist.read_bytes()
     name = json.loads(conflist)["name"]
     document = {
@@ -70,7 +70,7 @@ def rebuild(node: Node) -> subprocess.CompletedProcess[str]:
 
 
 def spoilt(node: Node, spoil: Callable[[Path], None]) -> None:
-    """The file, and what beside it SQLite could restore it from."""
+    """Spoil the file, and remove the files beside it from which SQLite could restore it."""
     ledger = node.directory / "state" / "ledger.db"
     for beside in ledger.parent.glob("ledger.db-*"):
         beside.unlink()
@@ -127,7 +127,7 @@ def test_node_goes_on_with_a_rebuilt_ledger(node: Node, chained: bool, spoil: Ca
         refused = node.start("agent", node.config("agent", node.document()))
         assert refused.wait(node.deadline_s) == 2
         assert "k8s-rdma agent --rebuild-ledger" in (node.directory / "agent.log").read_text()
-        with pytest.raises(CniError, match="cannot be reached"):  # it is made of what pods have
+        with pytest.raises(CniError, match="cannot be reached"):  # it is made from the pods' state
             await runtime.detach(sandboxes[0])
         done = rebuild(node)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -275,7 +275,7 @@ def test_slots_are_known_again_after_a_rebuild_if_kubelet_answers(node: Node) ->
             spoilt(node, corrupt)
             done = await asyncio.to_thread(rebuild, node)
             assert done.returncode == 0, done.stdout + done.stderr
-        node.start_agent()  # without kubelet, of which it needs nothing now
+        node.start_agent()  # without kubelet, which it does not need now
         assert told.read_bytes() == before
         node.kill_agent()
         spoilt(node, corrupt)

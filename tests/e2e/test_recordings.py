@@ -1,8 +1,8 @@
 """Calls of a real container runtime, replayed through the executable and an agent with virtual PFs.
 
-Each comes twice: as recorded, and with an annotation that asks for two interfaces. What a runtime read as the
-answer is in `recordings/cni_replies.json`. Of a call, only this is another: which plugin it is for, where
-the agent is, and the path of the namespace; and a pod that asks holds no devices.
+Each comes twice: as recorded, and with an annotation that asks for two interfaces. The answers that a
+runtime read are in `recordings/cni_replies.json`. Of a call, only this differs: the plugin, the place of the
+agent, and the path of the namespace; and a pod that asks holds no devices.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def call(node: Node, recorded: dict[str, Any], netns: str, *, command: str = "",
     if path not in ("", "dummy"):
         env = json.loads(json.dumps(env).replace(path, netns))
     conf = recorded["stdin"] | {"type": "k8s-rdma-cni", "runDir": str(node.run_dir)} | keys
-    conf.pop("note", None)  # nobody's key
+    conf.pop("note", None)  # a key without a reader
     stdin = json.dumps(conf)
     return Program(node.cni_path[0] / "k8s-rdma-cni")(
         command or recorded["command"],
@@ -69,14 +69,14 @@ def call(node: Node, recorded: dict[str, Any], netns: str, *, command: str = "",
 
 
 def asking(recorded: dict[str, Any]) -> dict[str, Any]:
-    """The pod's annotations, and among them one that asks, and none of the devices that kubelet gave it."""
+    """Return the pod's annotations with one that asks, without the devices that kubelet gave it."""
     config = {**(recorded["stdin"].get("runtimeConfig") or {})}
     config.pop("deviceID", None)
     return {"runtimeConfig": config | {ANNOTATIONS: (config.get(ANNOTATIONS) or {}) | WISH}}
 
 
 def previous(recorded: dict[str, Any]) -> dict[str, Any]:
-    """What the plugin before us said on ADD; a DEL may come without."""
+    """Return the result of the plugin before us on ADD, also if a DEL comes without it."""
     version = recorded["stdin"]["cniVersion"]
     add = RECORDINGS[f"{version}-ADD-1"]
     told = json.dumps(recorded["stdin"].get("prevResult") or add["stdin"]["prevResult"])
@@ -84,7 +84,7 @@ def previous(recorded: dict[str, Any]) -> dict[str, Any]:
 
 
 def reply(node: Node, outcome: Outcome, netns: str) -> dict[str, Any]:
-    """What is kept of an answer: names for what differs every time, the VFs' MACs and the namespace."""
+    """Return an answer as it is kept: with names for the parts that always differ (MACs, namespace)."""
     text = outcome.stdout.decode().replace(netns, "<namespace>")
     vfs = {mac: name for name, (mac, *_) in node.pristine["links"].items() if mac}
     # Which of a PF's free VFs it is does not matter; that it is one does.

@@ -1,4 +1,4 @@
-"""What the server says of a node, beside what `ip` and `tc` say of it."""
+"""The server's answers about a node, compared with the output of `ip` and `tc`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def serve(node: Node, http: httpx2.Client) -> None:
 
 
 def in_tc_words(min_mbps: int, max_mbps: int) -> tuple[str, str]:
-    """As `tc` shows these rates; none is the floor and a little more than the link."""
+    """As `tc` shows these rates; minimum 0 is the floor, maximum 0 a little more than the link."""
     floor = f"{FLOOR * 8 // 1000}Kbit"
     return f"{min_mbps}Mbit" if min_mbps else floor, f"{max_mbps}Mbit" if max_mbps else "1Gbit"
 

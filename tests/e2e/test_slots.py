@@ -38,7 +38,7 @@ RDMA_CM = "/dev/infiniband/rdma_cm"
 
 @dataclass
 class Slots:
-    """A node with device nodes for its VFs. root: where its agent and device plugin see them."""
+    """A node with device nodes for its VFs. root: its agent and device plugin see them there."""
 
     node: Node
     root: Path
@@ -84,7 +84,7 @@ class Slots:
 
 @pytest.fixture
 def slots(make_node: Callable[[int], Node]) -> Iterator[Slots]:
-    """With an agent and a device plugin, both processes where only the node's own device nodes are."""
+    """With an agent and a device plugin, both processes that see only the node's own device nodes."""
     node = make_node(VFS)
     addresses = [pf.vf_pci(index) for pf in node.pfs for index in range(VFS)]
     verbs = {pci: f"uverbs{number}" for number, pci in enumerate(addresses)}
@@ -121,7 +121,7 @@ def start(slots: Slots) -> None:
 
 @dataclass
 class World:
-    """The API server, and what it says of pods."""
+    """The API server and its pods."""
 
     api: RunningApi
     http: httpx2.AsyncClient
@@ -169,7 +169,7 @@ async def world() -> AsyncIterator[World]:
 
 
 def given(container: Container) -> set[str]:
-    """The VFs that a container is told of."""
+    """Return the VFs in a container's environment."""
     return set(container.envs[PCI_VARIABLE].split(","))
 
 

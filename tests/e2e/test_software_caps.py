@@ -1,4 +1,4 @@
-"""Caps that software keeps, and what a pod may do to them: processes, namespaces and kernel are real."""
+"""Caps that software keeps, and a pod's attacks on them: processes, namespaces and kernel are real."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def events(node: Node) -> list[str]:
 
 @contextmanager
 def no_more_files(node: Node) -> Iterator[None]:
-    """The agent cannot open any more for a while; what it has stays open."""
+    """The agent cannot open more files for a while; its open ones stay open."""
     opened = [int(each.name) for each in Path(f"/proc/{node.agent.pid}/fd").iterdir()]
     free = next(number for number in count() if number not in opened)
     before = prlimit(node.agent.pid, RLIMIT_NOFILE)
@@ -109,7 +109,7 @@ def weakened(sandbox: Sandbox) -> str:
 
 
 def renamed(sandbox: Sandbox, name: str = "mine") -> str:
-    """Its cap goes last: what the agent looks at meanwhile is whole."""
+    """Its cap goes last: if the agent looks in between, the interface is whole."""
     ip(sandbox, "link", "set", "eth0", "down")
     ip(sandbox, "link", "set", "eth0", "name", name)
     return removed(sandbox, name)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def uninstall(node: Node) -> str:
-    """What it says, or why it refuses."""
+    """Return its output, or the reason if it refuses."""
     below = {
         "--run-dir": node.run_dir,
         "--state-dir": node.directory / "state",

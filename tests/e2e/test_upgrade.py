@@ -1,4 +1,4 @@
-"""A node's life: programs come and go, newer and older ones; what pods have stays theirs until they end."""
+"""A node's life: newer and older programs come and go; pods keep their networks until they end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SOFTWARE_BURST = 110_000
 
 
 class Life:
-    """A node whose own network is `bridge`, and what is installed on it.
+    """A node with `bridge` as its own network, and the programs that are installed on it.
 
     older: the sources of a program whose ledgers are of the oldest version that one can go back to.
     """
@@ -63,7 +63,7 @@ class Life:
         assert done.exit_code == 0, done.output
 
     def uninstall(self) -> str:
-        """What it says, or why it refuses."""
+        """Return its output, or the reason if it refuses."""
         state = self.node.directory / "state"
         where = {"bin": self.bin, "conf": self.confs, "run": self.node.run_dir, "state": state}
         below = [f"--{name}-dir={path}" for name, path in where.items()]
@@ -76,7 +76,7 @@ class Life:
         self.node.start_agent()
 
     def refused(self, *, older: bool) -> str:
-        """Start an agent that does not serve; what it says."""
+        """Start an agent that does not serve; return its output."""
         self.node.enter = ["env", f"PYTHONPATH={self._older / 'src'}"] if older else []
         (self.node.directory / "agent.log").unlink()
         refused = self.node.start("agent", self.node.config("agent", self.node.document()))
@@ -128,7 +128,7 @@ def endpoint(sandbox: Sandbox) -> Endpoint:
 
 
 def held(node: Node) -> dict[str, Any]:
-    """What the agent says that pods hold, by container."""
+    """Return the interfaces of pods by the agent's report, by container."""
     report = node.try_report()
     assert report is not None
     return {
@@ -149,7 +149,7 @@ def test_attachment_of_a_killed_agent_is_undone_by_one_of_another_version(life: 
 
 
 def remove_empty_leases(node: Node) -> None:
-    """Remove what host-local leaves where it dies, with the agent, inside its write: no DEL finds it."""
+    """Remove the files that host-local leaves if it dies with the agent in its write: no DEL finds them."""
     for path in (node.directory / "leases").glob("rdma/*/*"):
         if path.name[0].isdigit() and not path.read_text():
             path.unlink()
@@ -199,7 +199,7 @@ async def live(life: Life) -> None:
         caps = [passed_vf(PF, capped)]
 
         def all_holds(*, served: bool = True) -> None:
-            """Nothing is made anew, nothing dropped of the stream, and the cap lets no more through."""
+            """All objects are the old ones, the stream has no drops, and the cap lets no more through."""
             assert facts(node, namespaces) == had
             assert not served or held(node) == has
             seen.append(passed_vf(PF, steady))
@@ -252,7 +252,7 @@ async def restarts(life: Life, runtime: CniRuntime, all_holds: Callable[..., Non
 async def back_and_forth(
     life: Life, runtime: CniRuntime, receiver: Sandbox, all_holds: Callable[..., None]
 ) -> None:
-    """An older agent goes on where a newer one ended, unless a pod has what only the newer one knows."""
+    """An older agent continues after a newer one, unless a pod has a feature that only the newer knows."""
     new = await runtime.add(pod("new", {"max_tx_rate": CAP_MBPS, "enforce": "software", "pf": PF}))
     first = passed_interface(endpoint(new))
     with flood(endpoint(new), endpoint(receiver)):

@@ -1,4 +1,4 @@
-"""A scheduler cache that nothing fills but the test."""
+"""A scheduler cache that only the test fills."""
 
 from __future__ import annotations
 

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 class Fault(Enum):
-    """What becomes of a bind.
+    """Outcomes of a bind.
 
-    REFUSED: 403, nothing written. UNREACHABLE: no connection. DROPPED: no answer, nothing written.
+    REFUSED: 403, not written. UNREACHABLE: no connection. DROPPED: no answer, not written.
     LOST: written, no answer. LATE: no answer, written when `late` is set.
     """
 
@@ -179,5 +179,5 @@ class FaultyApi:
 
     async def _write_late(self, write: Callable[[], Coroutine[None, None, None]]) -> None:
         await self.late.wait()
-        with contextlib.suppress(ApiRefusedError):  # nobody hears of it any more
+        with contextlib.suppress(ApiRefusedError):  # its caller has gone
             await write()

@@ -85,7 +85,7 @@ def _raise(error: Exception) -> None:
 class Wire:
     """Everything that a replica asks anyone: `ClusterApi`, `LeaseApi` and `NodeSource`.
 
-    seen: the revision up to which the pod watch has told. lost: it is, and says nothing more.
+    seen: the revision that the pod watch has reached. lost: the watch is lost, and sends no more events.
     """
 
     cluster: Cluster
@@ -101,7 +101,7 @@ class Wire:
         try:
             return (await call.answer)()
         finally:
-            if call in self.calls:  # its process died: what was sent may still be carried out
+            if call in self.calls:  # its process died: if it was sent, it may still be carried out
                 self.calls.remove(call)
                 self.cluster.leave(call)
 
@@ -110,7 +110,7 @@ class Wire:
         call.answer.set_result(call.result)
 
     def fail(self, call: Call) -> None:
-        """No connection, or no answer; what was sent may still be carried out."""
+        """No connection, or no answer; if the call was sent, it may still be carried out."""
         self.calls.remove(call)
         self.cluster.leave(call)
         error = ApiUncertainError if call.sent else ApiUnreachableError
@@ -193,12 +193,12 @@ class Wire:
                     raise ApiUncertainError("watch pods: connection lost")
 
     def tell(self, upto: int) -> None:
-        """Let the watch tell what was written up to this revision."""
+        """Let the watch send the writes up to this revision."""
         self.seen = max(self.seen, upto)
         self.told.set()
 
     def lose_watch(self) -> None:
-        """It tells nothing that it has not told, and is to be made anew."""
+        """It sends no further events, and is to be opened again."""
         self.lost = True
         self.told.set()
 
@@ -258,7 +258,7 @@ class Wire:
 
 @dataclass(eq=False, slots=True)
 class Replica:
-    """An extender's process. paused: nothing of it goes out, and nothing comes in."""
+    """An extender's process. paused: no message goes out or comes in."""
 
     name: str
     wire: Wire
@@ -273,12 +273,12 @@ class Replica:
 
 @dataclass(eq=False, slots=True)
 class Cluster:
-    """Store, nodes with what they hold, and replicas.
+    """Store, nodes with the interfaces of their pods, and replicas.
 
     pfs: of each node. versions: whether Bindings carry the pod's version. keys: sign placements. generations:
     of the rates that nodes have programmed, by pod. refused: the generation, and its interfaces, whose rates
-    the node has not programmed although it tried, by pod. late: calls that nobody waits for any more, and
-    that may be carried out at any time. agents: those without credentials, by node. starts: of each agent.
+    the node has not programmed although it tried, by pod. late: calls without a waiting caller, which
+    may be carried out at any time. agents: those without credentials, by node. starts: of each agent.
     delivered: all that extenders sent to them.
     """
 
@@ -353,7 +353,7 @@ class Cluster:
             self.registry.patch(pod(name), lambda old: merge_patch(old, note))
 
     def start(self, name: str) -> None:
-        """The pod's node gives it what it was promised, or programs a later generation of that."""
+        """The pod's node gives it the promised interfaces, or programs a later generation of them."""
         if (node := self.node_of(name)) is not None:
             self.nodes[NodeName(node)][self.pods[name]] = self.promised(name)
             self.generations[self.pods[name]] = self.generation(name)
@@ -366,7 +366,7 @@ class Cluster:
             self.refused[uid] = self.generation(name), self.promised(name)
 
     def retry(self, name: str) -> None:
-        """The node programs what it refused, though there may be a later generation by now."""
+        """The node programs the refused generation, even if there is a later one by now."""
         node, uid = self.node_of(name), self.pods[name]
         if node is None or uid not in self.nodes[NodeName(node)]:
             return
@@ -397,7 +397,7 @@ class Cluster:
     # agents without credentials
 
     def start_agent(self, node: NodeName) -> None:
-        """Start the node's agent, or start it anew: with its ledger, and no placement that was delivered."""
+        """Start the node's agent, or restart it: with its ledger, and no placement that was delivered."""
 
         def generations() -> dict[PodUid, int]:
             return {PodUid(uid): self.generations[uid] for uid in self.nodes[node]}
@@ -417,7 +417,7 @@ class Cluster:
         return ""
 
     def program(self, name: str, *, fails: bool = False) -> None:
-        """Have the node's agent program what was delivered, if that fits beside what others have."""
+        """Have the node's agent program the delivered placement, if it fits beside those of others."""
         node, uid = NodeName(self.node_of(name) or ""), PodUid(self.pods[name])
         placement = self.agents[node].placements().get(uid) if node in self.agents else None
         if placement is None or placement.generation <= self.generations[uid]:
@@ -444,7 +444,7 @@ class Cluster:
             self.registry.patch(LEASE, lambda old: merge_patch(old, {"spec": {"holderIdentity": holder}}))
 
     def taken(self, node: NodeName) -> Held:
-        """What the API server and the node itself say that is taken there, the larger of both of each pod."""
+        """Return each pod's use there by the API server or by the node itself, the larger of both."""
         placements = {
             self.pods[name]: self.promised(name) for name in self.pods if self.node_of(name) == node
         }
@@ -504,7 +504,7 @@ class Cluster:
         return task
 
     def schedule(self, replica: Replica, name: str) -> asyncio.Task[str]:
-        """The scheduler asks where it fits, and has it bound to the last of these nodes."""
+        """Let the scheduler filter, and have the pod bound to the last node that fits."""
         found = self.find(name)
         body = json.dumps({"Pod": found, "Nodes": None, "NodeNames": list(self.nodes)}).encode()
 
@@ -532,7 +532,7 @@ class Cluster:
         return True
 
     async def run(self, *replicas: Replica) -> None:
-        """Until these have nothing to do."""
+        """Run until these are idle."""
         await self.settle(*replicas, watching=True)
 
     async def settle(self, *replicas: Replica, watching: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""A cluster's API in memory: what it lists, what a test has change, and what was written."""
+"""A cluster's API in memory: its lists, the changes of a test, and the writes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Watch:
-    """Objects of a kind by key, and who is told of their changes."""
+    """Objects of a kind by key, and the recipients of their changes."""
 
     objects: dict[str, Any] = field(default_factory=dict)
     told: list[asyncio.Queue[Event[Any]]] = field(default_factory=list)
@@ -53,7 +53,7 @@ class MemoryApi:
     touched: list[str] = field(default_factory=list)
     _version: int = 100
 
-    # what a test arranges
+    # arranged by a test
 
     def add_pod(self, pod: PodView) -> None:
         self._version += 1

@@ -91,7 +91,7 @@ def report(node: str, *pfs: PfReport, generation: int = 1, held: Held | None = N
 class NodeServer:
     """One node. answering: cleared to let questions wait. raw: sent instead of any answer.
 
-    holds_polls: it waits as long as a long poll asks for; else it knows none, as older servers do.
+    holds_polls: it waits as long as a long poll asks for; else it ignores long polls, as older servers do.
 
     hang_up: the next question on a connection that was used before is not answered but cut. late_s: how long
     it takes to answer. twice: each answer is followed by itself. restless: each answer is another

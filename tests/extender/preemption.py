@@ -1,4 +1,4 @@
-"""Pods with priorities, and what the scheduler asks about evicting them."""
+"""Pods with priorities, and the scheduler's questions about evicting them."""
 
 from __future__ import annotations
 

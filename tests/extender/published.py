@@ -1,4 +1,4 @@
-"""Nodes that publish: what their agents write, step by step, and as late as wanted."""
+"""Nodes that publish: the writes of their agents, step by step, and as late as wanted."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class PublishedNode:
     generation: str = ""
 
     async def publish(self, report: NodeReport) -> None:
-        """Write the status; nothing says yet that it holds."""
+        """Write the status, without a Lease that confirms it yet."""
         self.object = self.object or await self.client.create_rdma_node(self.name, "uid")
         status = encode_status(status_of(report))
         self.object = await self.client.write_status(replace(self.object, status=status))
         self.generation = report.generation
 
     async def renew(self) -> None:
-        """Say that what was published holds."""
+        """Confirm that the published status holds."""
         lease = self.lease or LeaseView(namespace=NAMESPACE, name=self.name, holder="", duration_s=40)
         self.lease = await self.client.write_lease(replace(lease, holder=self.generation))
 

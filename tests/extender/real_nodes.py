@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class NoTraffic:
-    """Of a node whose agent has none to tell."""
+    """For a node with an agent that reports no traffic."""
 
     async def exposition(self) -> bytes:
         return b""
@@ -59,7 +59,7 @@ class RealNode:
         self.app = NodeApp(self.shown, NoTraffic(), Deliveries(), access=Access(tokens=self.tokens))
         self.server = HttpServer(self.app, shutdown_s=1, **self.settings)
         self.serving = asyncio.create_task(self.server.serve(listener))
-        while not self.server.started:  # noqa: ASYNC110  it tells nobody
+        while not self.server.started:  # noqa: ASYNC110  it has no event
             await asyncio.sleep(0.001)
 
     async def stop(self) -> None:

@@ -30,7 +30,7 @@ PREEMPT = "/scheduler/preempt"
 
 @dataclass(slots=True)
 class Served:
-    """A served extender. stop: ends it gracefully. done: it has ended. url: where it is."""
+    """A served extender. stop: ends it gracefully. done: it has ended. url: its address."""
 
     http: httpx2.AsyncClient
     port: int

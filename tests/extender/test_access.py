@@ -154,7 +154,7 @@ async def test_renewed_certificate_is_served_without_a_restart(issuer, ours, tmp
         for new, path in ((renewed.key, key), (renewed.cert, cert)):
             shutil.copy(new, tmp_path / "new")
             (tmp_path / "new").replace(path)
-        while await subject(s.port, issuer) != "renewed":  # noqa: ASYNC110  only asking tells
+        while await subject(s.port, issuer) != "renewed":  # noqa: ASYNC110  it has no event
             await asyncio.sleep(0.05)
         assert (await s.http.get("/healthz")).status_code == 200
 

@@ -1,4 +1,4 @@
-"""What the extender concludes from a report is what the agent that wrote it would decide."""
+"""The extender concludes from a report the same as the agent that wrote it would decide."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ ASKED = st.builds(
 
 
 def as_used(seen: Hardware, pods: list[Request]) -> tuple[Hardware, Ledger]:
-    """The node after these pods were given what it has."""
+    """Return the node after its VFs were given to these pods, if they fit."""
     ledger = Ledger()
     for number, request in enumerate(pods):
         found = decide(node=W1, request=request, promised=None, hardware=seen, ledger=ledger)
@@ -126,7 +126,7 @@ def test_reservation_counts_as_programmed_if_that_is_more():
 
 
 def test_report_of_an_agent_with_fewer_fields_is_read():
-    """One that gives a pod all of its interfaces at once, and nothing but rates."""
+    """The agent gives a pod all of its interfaces at once, and supports only rates."""
     ledger = Ledger().with_receipt(receipt("c1", interface(PF0, 0, minimum=300), interface(PF1, 0)))
     document = json.loads(
         encode_report(node_report(node=W1, generation=Generation("e", 1), hardware=hardware(), ledger=ledger))

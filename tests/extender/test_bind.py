@@ -1,4 +1,4 @@
-"""bind: what is written, what is held, and what becomes of it when the API server fails."""
+"""bind: its writes, its reservations, and their fate if the API server fails."""
 
 from __future__ import annotations
 
@@ -460,7 +460,7 @@ async def test_answer_after_the_pods_end_does_not_bring_its_promise_back(fault):
         await w.delete_pod("q")
         await until(lambda: state.reservation("w1", uid).ended_at is not None)
         await w.create_pod("p", 6_000)
-        assert await w.fitting("p") == ["w1"]  # the node was asked, and what had ended is over
+        assert await w.fitting("p") == ["w1"]  # the node was asked, and the ended reservation is gone
         w.api.answering.set()
         w.api.reading.set()
         await bind

@@ -78,7 +78,7 @@ def test_only_so_many_budgets_of_a_namespace_are_heeded_and_those_of_others_are_
 
 
 class Refusing:
-    """Refuses in this way once, after so many budgets; what is asked next waits for ever."""
+    """Refuses in this way once, after so many budgets; the next request waits for ever."""
 
     def __init__(self, status: int, *budgets: BudgetView) -> None:
         self.status = status

@@ -1,4 +1,4 @@
-"""The configuration file: what contradicts itself, what it names, its schema, and the command that tells."""
+"""The configuration file: contradictions, the files it names, its schema, and the command that checks it."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_schema_has_every_key_of_the_file_and_no_other() -> None:
 
 
 def command(*arguments: str) -> tuple[int, str, str]:
-    """Exit status and what was said by `k8s-rdma extender`, without a port of the environment's."""
+    """Return the exit status and output of `k8s-rdma extender`, without a port of the environment's."""
     environment = {name: value for name, value in os.environ.items() if name != "PORT"}
     ended = run(arguments, environment)
     return ended.returncode, ended.stdout, ended.stderr

@@ -1,4 +1,4 @@
-"""What the fit cache counts is what its search says, to the word."""
+"""The fit cache's counts equal the answers of its search, to the word."""
 
 from __future__ import annotations
 

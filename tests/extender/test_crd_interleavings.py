@@ -1,4 +1,4 @@
-"""Whatever comes late: what an ended pod held is free only by a look of its agent after its end.
+"""Whatever comes late: an ended pod's interfaces are free only by a look of its agent after its end.
 
 One agent that looks, publishes and renews in this order, as `agent.cluster.publisher` does; two
 watches that lag behind it by any time, each by its own; an extender that asks for the API server's version
@@ -69,7 +69,7 @@ class World:
         self.state = ClusterState()
         self.states = RdmaNodeInformer(
             self.state,
-            None,  # nothing is followed
+            None,  # without watches
             lambda: self.now,
             stale_s=1e9,
             namespace="k8s-rdma",
@@ -103,7 +103,7 @@ class World:
         self.statuses.append(RdmaNodeView(node=W1, version=str(self.version), status=status))
 
     def _renew(self) -> None:
-        """Only what was published is renewed, and not twice by one look."""
+        """Only a published report is renewed, and not twice by one look."""
         if self.published is None or self.looked is not self.published:
             return
         self.version += 1

@@ -106,7 +106,7 @@ async def _act(cluster: Cluster, what: str, which: int, other: int) -> None:
 
 
 def _forge(cluster: Cluster, text: str) -> None:
-    """Alter a placement, or sign it with another key, or not at all: none of these counts."""
+    """Alter a placement, or sign it with another key, or not at all: such a placement does not count."""
     promise = decode_promise(text, keys=KEY)
     unsigned = encode(promise.placement, promise.uid, None)
     generation = f'"generation":{promise.placement.generation}'
@@ -120,7 +120,7 @@ def _forge(cluster: Cluster, text: str) -> None:
 
 
 async def _rest(cluster: Cluster) -> None:
-    """Wait until each pod has on its node what it was promised last, with nothing failing any more."""
+    """Wait until each pod has its last promise on its node, without further failures."""
     for replica in cluster.replicas:
         replica.paused = False
     for call in cluster.late:

@@ -60,7 +60,7 @@ def pooled(seen: PfState, pci: str) -> PfState:
 
 
 class Node:
-    """What the extender promised there, and what the agent has given."""
+    """A node: the promises of the extender, and the devices that the agent has given."""
 
     def __init__(self, first: PfState, second: PfState) -> None:
         self.seen = hardware(pooled(first, PF0), pooled(second, PF1))
@@ -68,7 +68,7 @@ class Node:
         self.promised: dict[PodUid, Placement] = {}
 
     def bind(self, uid: PodUid, request: Request) -> None:
-        """As the extender does, by what the agent reports; what it writes is read by the agent."""
+        """As the extender does, by the agent's report; the agent reads its placement."""
         told = node_report(node=W1, generation=Generation("e", 1), hardware=self.seen, ledger=self.ledger)
         facts = facts_of(decode_report(encode_report(told)), W1)
         used = used_on_node(
@@ -83,7 +83,7 @@ class Node:
             self.promised[uid] = decode(encode(found, uid, KEY), uid=uid, node=W1, keys=KEY)
 
     def give(self, uid: PodUid, request: Request, order: Sequence[int]) -> None:
-        """As the agent does when kubelet has given what is free, in that order."""
+        """As the agent does if kubelet has given the free devices in that order."""
         promised = self.promised[uid]
         names = tuple(f"rdma{at}" for at in range(len(request.interfaces)))
         others = outstanding(self.promised, self.ledger, requester=uid, entries=range(len(names)))

@@ -43,7 +43,7 @@ def pools(node: str, *counts: int, vfs: int = 4, mbps: int = 10_000) -> NodeRepo
 
 
 def gives(node: NodeServer, **pods: Sequence[Given]) -> None:
-    """The node reports that these pods hold these devices, and nobody else anything."""
+    """Let the node report that these pods hold these devices, and that no other pod holds any."""
     generation = int(node.report.generation.partition(".")[2]) + 1
     allocations = tuple(
         Allocation(
@@ -234,7 +234,7 @@ async def test_pod_bound_by_another_scheduler_counts_on_every_pf_until_its_node_
         uid = (await w.create_pod("p", 6_000, devices={POOL: 1}))["metadata"]["uid"]
         await w.create_pod("q", 6_000)
         await w.bind_by_hand("p", "w1")
-        while await w.fitting("q"):  # noqa: ASYNC110  what is waited for has no event for tests
+        while await w.fitting("q"):  # noqa: ASYNC110  it has no event for tests
             await asyncio.sleep(0.01)
         gives(w.nodes["w1"], **{uid: [(PF1, 0, 6_000)]})
         assert await w.fitting("q") == ["w1"]
@@ -288,7 +288,7 @@ def test_no_pf_carries_more_than_its_link_whatever_devices_kubelet_gives(
     counts: tuple[int, int],
     steps: Sequence[tuple[str, int, int]],
 ) -> None:
-    """While pods come and go, nodes report them in part, and the extender starts anew."""
+    """While pods come and go, nodes report them in part, and the extender restarts."""
     asyncio.run(_play(wanted, counts, steps))
 
 
@@ -329,7 +329,7 @@ async def _play(
 async def _plain(
     w: World, wanted: Sequence[tuple[tuple[int, ...], bool]], deleted: set[int], address: str
 ) -> list[int]:
-    """What pods that ask by annotation were promised on the PF."""
+    """Return the promises on the PF to pods that ask by annotation."""
     found = []
     for at, (_, pooled) in enumerate(wanted):
         if not pooled and at not in deleted and await w.node_of(f"p{at}"):
@@ -338,7 +338,7 @@ async def _plain(
     return found
 
 
-async def _give(  # noqa: PLR0917 - what kubelet's choice depends on
+async def _give(  # noqa: PLR0917 - kubelet's choice depends on these
     w: World,
     which: int,
     rates: tuple[int, ...],

@@ -1,4 +1,4 @@
-"""What an explanation is made of: groups of nodes, PFs as a pod meets them, slices, and what was refused."""
+"""Parts of an explanation: groups of nodes, PFs as a pod meets them, slices, and refusals."""
 
 from __future__ import annotations
 

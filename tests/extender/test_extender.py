@@ -82,7 +82,7 @@ async def test_pods_are_woken_again_when_a_holder_that_was_deposed_has_had_time_
 
 
 class LeasesAway:
-    """The Leases of an API server, of which nobody hears while `away`."""
+    """The Leases of an API server that does not answer while `away`."""
 
     def __init__(self, real):
         self._real = real

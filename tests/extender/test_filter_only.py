@@ -1,4 +1,4 @@
-"""The scheduler binds by itself and asks for nothing but filter, as it did with the RIT extender."""
+"""The scheduler binds by itself and calls only filter, as it did with the RIT extender."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def refusal(c: World, s: Served, name: str) -> str:
 
 
 async def bound(c: World, name: str) -> None:
-    while await c.node_of(name) is None:  # noqa: ASYNC110  the scheduler tells nobody else
+    while await c.node_of(name) is None:  # noqa: ASYNC110  the scheduler sends no event
         await asyncio.sleep(0.01)
 
 
@@ -98,13 +98,13 @@ async def test_without_an_api_server_nodes_reports_decide_and_the_request_has_th
             await bound(c, "p")
             c.nodes["w1"].holds(**{p["metadata"]["uid"]: 6_000})
             await c.create_pod("q", 6_000)
-            while not (await refusal(c, s, "q")).startswith(NOT_ENOUGH):  # noqa: ASYNC110  asked anew each time
+            while not (await refusal(c, s, "q")).startswith(NOT_ENOUGH):  # noqa: ASYNC110  it has no event
                 await asyncio.sleep(0.01)
             assert await c.node_of("q") is None
             c.nodes["w1"].holds()
-            while await refusal(c, s, "q"):  # noqa: ASYNC110  asked anew each time
+            while await refusal(c, s, "q"):  # noqa: ASYNC110  it has no event
                 await asyncio.sleep(0.01)
-            await c.delete_pod("p")  # which is what makes the scheduler try again
+            await c.delete_pod("p")  # this makes the scheduler try again
             await bound(c, "q")
 
 

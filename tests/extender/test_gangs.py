@@ -1,4 +1,4 @@
-"""Gangs: all of their pods are bound, or none, whatever bandwidth there is."""
+"""Gangs: all of their pods are bound, or not one, whatever bandwidth there is."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ async def test_no_pod_of_a_gang_is_written_before_enough_have_a_place():
 
 
 async def test_part_of_a_gang_is_not_bound_and_keeps_no_room_afterwards():
-    """Also by a process that knows nothing of what was filtered, as one that has just come to bind."""
+    """Also if the binding process does not know the filter calls, for example after a take-over."""
     async with gang_world("w1", vfs=3) as w:
         errors = await bound(w, *((name, "w1") for name in GANG))
         assert sum("pod group default/a" in error for error in errors) == 3

@@ -1,4 +1,4 @@
-"""Who holds what on a node and in a namespace: `/v1/holders` and `/v1/namespace`, over HTTP."""
+"""The holders of a node and of a namespace: `/v1/holders` and `/v1/namespace`, over HTTP."""
 
 from __future__ import annotations
 

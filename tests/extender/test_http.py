@@ -1,4 +1,4 @@
-"""The extender over HTTP: bodies that are none or too long, paths, being ready, and ending."""
+"""The extender over HTTP: bodies that are invalid or too long, paths, being ready, and ending."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ async def test_reply_of_megabytes_has_every_node_as_it_came():
 
 
 def memory_kib() -> int:
-    """What this process, the server in it, ever had in memory (ru_maxrss, KiB)."""
+    """Return the peak memory of this process, which includes the server (ru_maxrss, KiB)."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 

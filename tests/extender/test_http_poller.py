@@ -1,4 +1,4 @@
-"""How nodes are asked: once for everyone, never twice at a time, and each failure told for what it is."""
+"""How nodes are asked: once for everyone, never twice at a time, and each failure reported by its kind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ W1, W2 = NodeName("w1"), NodeName("w2")
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """Time that passes only by the test."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -1,4 +1,4 @@
-"""Nodes followed by long poll: changes come by themselves, and what is known is never older than it seems."""
+"""Nodes followed by long poll: changes come by themselves, and a state is never older than it seems."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LONG_AGO = float("-inf")
 
 
 class Following:
-    """Node states that follow real servers; time is the event loop's, and what the machine slept."""
+    """Node states that follow real servers; time is the event loop's plus the machine's sleep."""
 
     def __init__(self, port: int, nodes: dict[str, Any], **how: Any) -> None:
         awake = asyncio.get_running_loop().time
@@ -294,7 +294,7 @@ async def test_addresses_of_requests_are_used_again_if_they_are_the_only_source(
         f.nodes["w2"].show(report("w1", pf(), held={"p": 1}))
         f.states.suggest(W1, lambda: (f.nodes["w2"].address,))
         await until(lambda: f.used_vfs() == 1)
-        f.states.suggest(W1, lambda: ())  # names only: nothing new
+        f.states.suggest(W1, lambda: ())  # names only: no new address
         await until(lambda: f.watched(W1))
 
 

@@ -1,5 +1,5 @@
-"""Two binders, delayed watches, paused processes, stolen Leases, late writes: nothing is ever sold twice, and
-nothing is lost. Both are seen from outside: by the API server's pods and the nodes' own allocations."""
+"""Two binders, delayed watches, paused processes, stolen Leases, late writes: no VF or bandwidth is ever sold
+twice or lost. Both are seen from outside: by the API server's pods and the nodes' own allocations."""
 
 from __future__ import annotations
 
@@ -426,7 +426,7 @@ async def _another_leads(cluster: Cluster, replica: Replica) -> None:
 
 
 async def _nothing_is_lost(cluster: Cluster) -> None:
-    """When every pod is gone and the nodes hold nothing, each node takes a pod as large as it is."""
+    """If every pod is gone and the nodes are empty, each node takes a pod as large as it is."""
     for replica in cluster.replicas:
         replica.paused = False
     for call in cluster.late:

@@ -62,7 +62,7 @@ async def test_scheduler_keeps_its_connection_to_a_leader_and_to_no_other_replic
 
 
 async def test_replica_closes_a_connection_soon_after_its_last_request():
-    """When it hangs later, it closes none any more."""
+    """If it hangs later, it cannot close connections any more."""
     async with cluster("w1") as c, served(c, lease=SteppedLeases().lease()) as s:
         await s.ready()
         reader, writer = await asyncio.open_connection("127.0.0.1", s.port)
@@ -244,13 +244,13 @@ async def test_new_binder_does_not_wait_for_a_pod_whose_annotations_are_full(lab
                     await asyncio.sleep(0.01)
                 assert sorted(c.api.fenced) == ["full", "p"]
                 assert await w.bind("p", "w1") == ""
-            else:  # what is not fenced is waited for
+            else:  # it waits for pods without a fence
                 while not any("may take effect" in what for what in w.extender.missing()):  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
 
 
 async def test_new_binder_does_not_wait_for_a_pod_that_is_as_long_as_etcd_takes():
-    """A Binding writes more to a pod than the fence does: where that does not fit, no Binding does."""
+    """A Binding writes more to a pod than the fence does: if the fence does not fit, no Binding does."""
     leases = Crashed()
     lease = LeaderElector(
         leases,

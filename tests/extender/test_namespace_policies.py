@@ -1,4 +1,4 @@
-"""What the operator's policies refuse, in every verb and before any node is looked at."""
+"""Refusals of the operator's policies, in every verb and before any node is looked at."""
 
 from __future__ import annotations
 

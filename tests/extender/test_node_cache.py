@@ -1,4 +1,4 @@
-"""The model: what is used on a node, and when a promise ends."""
+"""The model: the use of a node, and the end of a promise."""
 
 from __future__ import annotations
 

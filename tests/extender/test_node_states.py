@@ -1,4 +1,4 @@
-"""What every source of nodes' states does: the same questions to `http` and to `crd`."""
+"""The behaviour of every source of nodes' states: the same questions to `http` and to `crd`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SILENT_S = 61.0
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """Time that passes only by the test."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -49,7 +49,7 @@ class Clock:
 
 
 class Source(Protocol):
-    """Two nodes, w1 and w2, of which the states are known, and what tells of them."""
+    """Two nodes, w1 and w2, with known states, and the source of these."""
 
     state: ClusterState
     states: NodeSource
@@ -59,7 +59,7 @@ class Source(Protocol):
         """From now on the node's report is this."""
 
     async def settle(self) -> None:
-        """Until what nodes say has come; time passes a little before, and in between."""
+        """Wait until the nodes' reports have come; time passes a little before, and in between."""
 
     async def silence(self, node: NodeName) -> None:
         """The node is not heard from any more, and it is the longest time that is tolerated later."""

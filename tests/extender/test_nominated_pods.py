@@ -1,4 +1,4 @@
-"""What preemption made room for is nobody else's, unless of higher priority, and nobody's for ever."""
+"""Room made by preemption is kept for its pod, except from higher priorities, and not for ever."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def made_room(w, node: str = "w1", *, named: bool = True) -> None:
-    """`high` waits for what `low` had, which is gone, and given back by the node."""
+    """`high` waits for the room of `low`, which is gone, and given back by the node."""
     await place(w, "low", node, 8_000)
     await create(w, "high", 8_000, priority=5)
     assert await preempt(w, "high", **{node: ["low"]}) == {node: ["low"]}
@@ -192,7 +192,7 @@ async def test_answers_that_no_choice_follows_are_held_for_a_short_time_only():
 
 
 async def test_room_on_the_node_that_was_named_before_is_held_for_its_whole_time():
-    """kube-scheduler writes nothing when it names the same node again."""
+    """kube-scheduler does not write if it names the same node again."""
     async with world("w1", nomination_s=1000.0) as w:
         await place(w, "low", "w1", 8_000)
         await create(w, "high", 8_000, priority=5)

@@ -1,4 +1,4 @@
-"""Pods that ask for more than rates: where they fit, what is promised to them, and how that is counted."""
+"""Pods that ask for more than rates: where they fit, their promises, and how these are counted."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ MBPS = 10_000
 
 
 async def taken(w: World, node: str) -> dict[str, list[int]]:
-    """The reservations on each PF of a node, Mb/s: what pods bound there were promised, by the API server,
-    and what the node has given to pods that are gone."""
+    """Return reservations on each PF of a node, Mb/s: the promises to pods bound there, by the API server,
+    and the interfaces that the node has given to pods that are gone."""
     result: dict[str, list[int]] = {}
     bound = set()
     for item in (await w.http.get("/api/v1/pods")).json()["items"]:
@@ -128,7 +128,7 @@ async def _play(
 
 
 async def _report(w: World, name: str, *, given: bool) -> None:
-    """The nodes take back what they gave the pod; where it is bound, the node gives it what was promised."""
+    """The nodes take back the pod's interfaces; if it is bound, its node gives it the promised ones."""
     uid = w.pods[name]["metadata"]["uid"]
     found = await w.http.get(f"/api/v1/namespaces/default/pods/{name}")
     bound_to = found.json()["spec"].get("nodeName") if found.status_code == 200 else None

@@ -66,7 +66,7 @@ def test_earliest_placements_are_forgotten_beyond_a_thousand():
 
 @pytest.mark.anyio
 async def test_bound_pod_is_counted_by_the_signing_key_even_if_it_verifies_nothing():
-    """With keys that verify nothing, a verification of the signature would fail."""
+    """If no key is accepted, a verification of the signature would fail."""
     async with world("w1", key=PlacementKeys(signer=KEY, accepted=())) as w:
         await w.create_pod("p", 1)
         assert await w.bind("p", "w1") == ""

@@ -1,4 +1,4 @@
-"""Keeping up with the cluster: lists, watches, and what is concluded when one was lost."""
+"""Keeping up with the cluster: lists, watches, and the conclusions if one was lost."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PLACED = (PlacedInterface(pf=PciAddress("0000:03:00.0"), min_tx_rate_mbps=1_000)
 
 
 class Lists:
-    """An API that tells the events of one stream after another, each of which is then lost."""
+    """An API that sends the events of one stream after another, each of which is then lost."""
 
     def __init__(self, *streams: list) -> None:
         self.streams = list(streams)
@@ -74,7 +74,7 @@ class CurrentKeys:
 
 
 class Watched:
-    """Trackers and what they keep."""
+    """Trackers and their state."""
 
     def __init__(self, policies: dict | None = None) -> None:
         self.now = 0.0
@@ -98,7 +98,7 @@ class Watched:
         self.pods.on_event(Listed(pods))
 
     def verify(self) -> None:
-        """Verify what counts unverified, as the process does once it is ready."""
+        """Verify placements that count unverified, as the process does once it is ready."""
         for uid in self.state.pods():
             self.pods.unverified.verify(uid)
 
@@ -201,7 +201,7 @@ def test_placement_that_is_not_signed_counts_only_when_the_pod_asks_for_just_tha
 
 
 def test_placement_written_to_a_pod_that_was_bound_without_one_is_no_promise():
-    """Anybody may write it where nobody signs, and a Binding writes it before the pod is seen bound."""
+    """Anybody may write it if no key is used, and a Binding writes it before the pod is seen bound."""
     w = Watched()
     bare = structs.replace(pod("p", "w1"), annotations={})
     w.pods.on_event(Changed(bare))
@@ -311,7 +311,7 @@ async def test_pods_are_listed_anew_when_the_keys_change():
 
 
 def test_list_judged_partly_by_earlier_keys_is_incomplete():
-    """As when keys are rotated while another extender takes over: nothing must be promised twice."""
+    """For example, keys are rotated while another extender takes over: no VF must be promised twice."""
     w = Watched()
     w.keys = PlacementKeys.from_keys(OLD)
     seen = signed("p", PlacementKeys.from_keys(NEW))

@@ -1,4 +1,4 @@
-"""What is remembered of pods between filter and bind is bounded, whatever they ask for."""
+"""The memory of pods between filter and bind is bounded, whatever they ask for."""
 
 from __future__ import annotations
 

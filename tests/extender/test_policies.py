@@ -102,7 +102,7 @@ async def test_pod_that_waits_for_a_rail_is_tried_again_when_it_is_free():
     [("binpack", [0, 0], "w1"), ("spread", [0, 1], "w2"), ("balanced", [0, 0], "w1")],
 )
 async def test_strategy_is_of_nodes_and_of_their_pfs(strategy: str, homes: list[int], preferred: str):
-    """w1 has more of its bandwidth reserved than of its VFs in use, w2 nothing of either."""
+    """w1 has more of its bandwidth reserved than of its VFs in use; w2 is empty."""
     async with world("w1", "w2", key=KEY, strategy=Strategy(strategy)) as w:
         w.nodes["w1"].report = report("w1", *pfs(0, 0), held={"other": [2_500]})
         w.nodes["w2"].report = report("w2", *pfs(0, 0))

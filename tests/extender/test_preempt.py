@@ -109,7 +109,7 @@ async def two_urgent_pods(w) -> dict[str, list[str]]:
 
 
 async def test_no_node_loses_pods_for_room_that_is_made_on_another():
-    """An API server that was killed has not been told which node the first pod's room is made on."""
+    """An API server that was killed does not know the node on which the first pod's room is made."""
     async with world("w1", "w2") as w:
         w.extender.preempting.choice_s = 0.0
         proposed = await two_urgent_pods(w)
@@ -134,7 +134,7 @@ async def test_preempt_waits_for_the_choice_that_another_pods_answer_left_open()
 
 async def test_node_that_helps_is_found_behind_many_that_cannot_be_read():
     async with world("w1") as w:
-        w.extender.preempting.search_s = 1e-9  # after the first search, if it found nothing
+        w.extender.preempting.search_s = 1e-9  # after the first search, if it found no node
         await place(w, "low", "w1", 8_000)
         await create(w, "high", 8_000, priority=9)
         unknown = {f"n{number}": ["low"] for number in range(100)}

@@ -61,7 +61,7 @@ async def bound(c, name: str) -> str:
 
 
 async def start(c, name: str, *rates: int, **more: Any) -> str:
-    """Create a pod, and have its node give it what it was promised."""
+    """Create a pod, and have its node give it the promised interfaces."""
     await create(c, name, *rates, **more)
     node = await bound(c, name)
     report_held(c, node, **{uid(c, name): list(rates)})
@@ -86,7 +86,7 @@ async def test_urgent_pod_gets_the_bandwidth_of_the_pod_that_has_it_and_no_other
         await until_pod(c, "wide", lambda pod: not pod)
         named = await until_pod(c, "urgent", lambda pod: pod["status"].get("nominatedNodeName"))
         assert named["status"]["nominatedNodeName"] == "w1"
-        assert "nodeName" not in named["spec"]  # what the victim had is in the node's report yet
+        assert "nodeName" not in named["spec"]  # the victim is still in the node's report
         await create(c, "lesser", 6_000, priority=5)
         await until_pod(c, "lesser", lambda pod: "conditions" in pod["status"])
         report_held(c, "w1", **{uid(c, "wide"): None})

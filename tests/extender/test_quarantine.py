@@ -1,4 +1,4 @@
-"""What one node's data makes fail costs that node: no answer about others, and never the process."""
+"""If one node's data causes a failure, only that node is lost: no answer about others, never the process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def facts(node: NodeName = W1, **changes) -> NodeFacts:
 
 
 def poison(node: NodeName = W1) -> NodeFacts:
-    """What no decoder lets pass: two PFs of one PCI address, the second with weights."""
+    """Return facts that every decoder refuses: two PFs of one PCI address, the second with weights."""
     sound = facts(node)
     [one] = sound.inventory.pfs
     weighed = facts(node, pfs=(pf(rates=rates(weights=100)),)).inventory.pfs[0]

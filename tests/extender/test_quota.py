@@ -1,4 +1,4 @@
-"""What namespaces may hold: counted change by change as if counted anew, and kept to by filter and bind."""
+"""Limits of namespaces: counting by changes equals a new count, and filter and bind keep to them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def limit(namespace: str, mbps: int | None = None, vfs: int | None = None) -> Na
 
 
 def recounted(state: ClusterState, space: str) -> Share:
-    """Every pod once, by what it takes most of on any node; what it was promised, whatever the node says."""
+    """Count every pod once, by its largest use on any node; by its promise, whatever the node says."""
     pods: dict[PodUid, list[Share]] = {}
     for node in NODES:
         known = state.facts(node)

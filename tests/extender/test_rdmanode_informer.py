@@ -1,4 +1,4 @@
-"""What is concluded from watches: a node is known as long as it says that what it published holds."""
+"""Conclusions from watches: a node is known as long as it confirms that its published status holds."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STALE_S = 60.0
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """Time that passes only by the test."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -87,7 +87,7 @@ async def cluster():
 
 @asynccontextmanager
 async def watching(*, first=None):
-    """The states of a cluster with one Node object, w1; first: what its agent published before."""
+    """The states of a cluster with one Node object, w1; first: its agent's report from before."""
     async with cluster() as (server, client):
         state, clock, watches, w1 = ClusterState(), Clock(), LateWatches(client), PublishedNode(client, W1)
         if first is not None:
@@ -137,7 +137,7 @@ async def test_lease_of_a_block_of_addresses_is_of_no_node():
 
 
 def test_lease_that_outlived_its_node_is_forgotten():
-    """Clusters that grow and shrink name each node anew; agents may renew while their node is deleted."""
+    """Clusters that grow and shrink name each node again; agents may renew while their node is deleted."""
     states = RdmaNodeInformer(ClusterState(), None, Clock(), stale_s=60, namespace=NAMESPACE)
 
     def lease(version: str) -> LeaseView:
@@ -200,7 +200,7 @@ async def test_node_that_is_not_heard_from_is_refused_with_the_age_and_comes_bac
 
 @pytest.mark.parametrize(("duration_s", "until_s"), [(30, STALE_S), (180, 180), (10**9, 3 * 3600)])
 async def test_node_is_not_refused_before_its_lease_has_ended(duration_s, until_s):
-    """Agents say how long a renewal holds; nobody is believed beyond the longest that can be configured."""
+    """Agents say how long a renewal holds, but at most the longest time that can be configured counts."""
     async with watching() as w:
         w.w1.lease = LeaseView(namespace=NAMESPACE, name=W1, holder="", duration_s=duration_s)
         await w.w1.say(report("w1"))

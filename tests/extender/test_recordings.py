@@ -64,7 +64,7 @@ class Exchange:
         return compact(self.body)
 
     def head(self) -> bytes:
-        """With a length that is right where an identifier in the body was replaced."""
+        """Return the head, with the right length if an identifier in the body was replaced."""
         length = str(len(self.sent()))
         fields = [[name, length if name == "Content-Length" else value] for name, value in self.headers]
         lines = [self.request_line, *(f"{name}: {value}" for name, value in fields)]
@@ -133,7 +133,7 @@ async def scheduler(port: int) -> AsyncIterator[Scheduler]:
 
 @asynccontextmanager
 async def recorded_world() -> AsyncIterator[tuple[World, Scheduler]]:
-    """Several recordings one after the other: nobody of the one before is still on the way to a bind."""
+    """Several recordings one after the other: no pod of the one before is still on the way to a bind."""
     async with cluster(*NODES) as c, served(c, assume_s=1e-9) as s:
         await s.ready()
         async with scheduler(s.port) as client:
@@ -141,7 +141,7 @@ async def recorded_world() -> AsyncIterator[tuple[World, Scheduler]]:
 
 
 def arrange(c: World, exchange: Exchange) -> None:
-    """Nodes that are refused for the same reasons: too much taken, or nothing there."""
+    """Arrange nodes that are refused for the same reasons: too much taken, or no PFs."""
     generation = max(int(node.report.generation.partition(".")[2]) for node in c.nodes.values()) + 1
     for name, node in c.nodes.items():
         taken = {"other": 90_000} if name in exchange.reply["FailedNodes"] else {}

@@ -42,7 +42,7 @@ class Process:
         return (await self.http.get("/readyz")).status_code == 200
 
     async def bind(self, c: World, name: str, node: str) -> str | None:
-        """The error's text; None when it died."""
+        """Return the error's text, or None if the replica died."""
         try:
             answer = await self.http.post("/scheduler/bind", content=c.bind_args(name, node))
         except httpx2.TransportError:
@@ -88,7 +88,7 @@ async def reserved(c: World) -> dict[str, int]:
 async def test_no_bandwidth_is_promised_twice_when_the_binder_is_killed_during_binds(
     tmp_path: Path, devices: dict[str, int]
 ):
-    """Also where kubelet chooses the device: each pod counts on every PF that has one."""
+    """Also if kubelet chooses the device: each pod counts on every PF that has one."""
     async with asyncio.timeout(120), cluster(*NODES) as c:
         for node in c.nodes.values():
             there = (PF0, PF1) if devices else (PF0,)

@@ -1,7 +1,7 @@
-"""Whatever a node publishes: every verb and every look answers, and of other nodes what it would without it.
+"""Whatever a node publishes: every verb and every look answers, and about other nodes the same as without it.
 
 The extender is the real one, on an API in memory. The hostile node is a node in order first, with a pod that
-was promised something there, so that whoever waits has an interest in it; then it publishes what is drawn.
+was promised a VF there, so that whoever waits has an interest in it; then it publishes a drawn status.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def arranged(evil: bool) -> MemoryApi:
 
 
 class Asked:
-    """What the application answers; anything but 200 is a failure."""
+    """The application's answers; anything but 200 is a failure."""
 
     def __init__(self, extender: Extender, names: tuple[str, ...]) -> None:
         self.app = ExtenderApp(extender, CONFIG)
@@ -139,7 +139,7 @@ class Asked:
         return await self.post(CONFIG.filter_path, self.args(name, rate))
 
     async def all(self) -> dict[str, Any]:
-        """Each verb and each look; of each what it says of the other nodes."""
+        """Return the answers of each verb and each look about the other nodes."""
         told: dict[str, Any] = {}
         found = await self.filter("p", 700)
         told["filter"] = [
@@ -185,7 +185,7 @@ def run(main: Callable[[VirtualLoop], Awaitable[Any]]) -> Any:
 
 
 def told_of_the_others(inject: Inject | None) -> dict[str, Any]:
-    """What is answered of the other nodes, and whether the wake goes on; without the hostile one for None."""
+    """Return the answers about other nodes, also after a wake. inject: unset: without the hostile node."""
 
     async def main(loop: VirtualLoop) -> dict[str, Any]:
         api = arranged(inject is not None)
@@ -220,7 +220,7 @@ def alone() -> dict[str, Any]:
 
 
 def holds(inject: Inject) -> None:
-    """Nothing fails, and others' answers are those that they would be without the node.
+    """No call fails, and others' answers are those that they would be without the node.
 
     The pod that was bound there is left out of the accounts: it is its namespace's wherever it is.
     """
@@ -234,7 +234,7 @@ def counted(told: dict[str, Any]) -> list[float]:
     return [float(line.split()[-1]) for line in told["limits"]]
 
 
-# what may be published
+# statuses that may be published
 
 TEXTS = {
     "pci": ["0000:03:00.0", "0000:03:00.1", "0000:04:00.0", "03:00.0"],
@@ -260,7 +260,7 @@ def numbers(schema: dict[str, Any]) -> st.SearchStrategy[int]:
 
 
 def documents(schema: dict[str, Any], name: str = "") -> st.SearchStrategy[Any]:
-    """What the schema takes, mostly, and lists that say the same twice."""
+    """Return documents that are mostly valid by the schema, and lists with the same entry twice."""
     if "enum" in schema:
         return st.sampled_from(["True", *schema["enum"]])
     match schema["type"]:
@@ -350,7 +350,7 @@ def reported(status: bytes) -> bytes:
     return json.dumps(document).encode()
 
 
-# what no decoder lets pass
+# facts that every decoder refuses
 
 numbers_of_all_kinds = st.sampled_from([-1, 0, 1, 5, 700, 10_000, 2**32, 2**63])
 ranges = st.none() | st.builds(Range, step=st.just(1), smallest=st.just(1), largest=st.just(10_000))

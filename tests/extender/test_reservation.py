@@ -1,4 +1,4 @@
-"""The table of a reservation's stages: it is whole, and no order of events gives away what may be used."""
+"""The table of a reservation's stages: it is whole, and no order of events frees an interface in use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An extender that starts anew, whatever its pods are doing, counts just what the one before counted."""
+"""An extender that restarts, whatever its pods are doing, counts exactly as the one before."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_bandwidth_of_a_pod_is_not_sold_in_any_of_its_states_before_and_af
                 assert await w.bind("p", "w1") == ""
             else:
                 await w.bind_by_hand("p", "w1")
-                while await w.fitting("q"):  # until the watch has told of it
+                while await w.fitting("q"):  # until the watch has sent it
                     pass
             await arrange(w, uid)
             await refused(w, binder)

@@ -1,4 +1,4 @@
-"""Whatever comes in between, room that was made stays the pod's, and none of it is lost for ever."""
+"""Whatever comes in between, room that was made stays the pod's, and is not lost for ever."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ wanted = st.lists(
 
 
 class Told:
-    """Node states that the test tells by itself."""
+    """Node states that the test itself reports."""
 
     async def refresh(self, _nodes: Collection[NodeName], *, newer_than: float) -> None:
         del newer_than
@@ -67,7 +67,7 @@ class Told:
 
 @dataclass
 class Play:
-    """What schedulers, nodes and users do; `room` is where and until when it was made, by its pod."""
+    """Actions of schedulers, nodes and users; `room` is the node and end of the room made, by its pod."""
 
     wanted: Sequence[tuple[int, list[int]]]
     now: float = 1000.0
@@ -154,7 +154,7 @@ class Play:
         self.room[index] = node, until
 
     def end(self, index: int, _none: None) -> None:
-        """The pod is gone; its node may hold what it had for a while."""
+        """The pod is gone; its node may hold its interfaces for a while."""
         if index in self.ended:
             return
         self.ended.add(index)
@@ -165,13 +165,13 @@ class Play:
         self.cache.nominations.on_delete(uid)
 
     def start(self, index: int, _none: None) -> None:
-        """Its node gives the pod what it was promised."""
+        """Its node gives the pod the promised interfaces."""
         if index in self.bound and index not in self.ended:
             self.started.add(index)
             self._report(self.bound[index])
 
     def report(self, kept: Collection[int], node: NodeName) -> None:
-        """The node says what it has given; it took back what pods had that are gone, but for some."""
+        """The node reports its given interfaces, and took back those of gone pods, but for some."""
         self.started -= self.ended - set(kept)
         self._report(node)
 
@@ -195,7 +195,7 @@ class Play:
         return sorted(here, key=lambda index: -self.wanted[index][0])
 
     def _outrank(self, index: int, node: NodeName) -> None:
-        """A more important pod has come: what is left of the room there is no promise any more."""
+        """A more important pod has come: the rest of the room there is no promise any more."""
         for other, (where, _) in list(self.room.items()):
             if where == node and self.wanted[other][0] < self.wanted[index][0]:
                 del self.room[other]

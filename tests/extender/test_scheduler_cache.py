@@ -60,7 +60,7 @@ def has(w: World, node: str, *macs: tuple[str, int], generation: int = 1) -> Non
 
 
 async def test_mac_of_a_victims_vf_on_another_node_is_refused_at_filter_and_at_bind():
-    """The attack: with it the fabric would give the tenant what is sent to the victim."""
+    """The attack: with it the fabric would give the tenant the packets to the victim."""
     async with world("w1", "w2") as w:
         has(w, "w1", ("02:00:00:00:00:00", 8))
         has(w, "w2", ("02:00:00:00:01:00", 8))
@@ -72,7 +72,7 @@ async def test_mac_of_a_victims_vf_on_another_node_is_refused_at_filter_and_at_b
 
 
 async def test_pod_that_waits_for_an_address_waits_in_its_namespace():
-    """What it takes to wake it is its namespace's: in nobody's, all such pods would have one share."""
+    """The work to wake it is its namespace's: without a namespace, all such pods would have one share."""
     async with world("w1") as w:
         has(w, "w1", (MAC, 1))
         await w.create_pod("p", annotation=asking())
@@ -285,7 +285,7 @@ async def test_gang_that_just_fits_is_bound_without_a_bind_that_is_refused(nodes
 
 
 async def test_gang_is_not_sent_to_a_node_beyond_its_room_if_the_scheduler_binds():
-    """There is no bind that would refuse it: what was filtered is counted until the pod is seen bound."""
+    """There is no bind that would refuse it: a filtered pod is counted until it is seen bound."""
     async with cluster(*(f"w{i}" for i in range(10))) as c, served(c, binder="scheduler") as s:
         room_for(c, 5)
         await s.ready()

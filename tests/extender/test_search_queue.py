@@ -1,4 +1,4 @@
-"""Searches of namespaces share the processor; what is counted is who searched, and not how long it took."""
+"""Searches of namespaces share the processor; the searcher is counted, and not how long it took."""
 
 from __future__ import annotations
 

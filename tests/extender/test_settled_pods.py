@@ -1,4 +1,4 @@
-"""Pods that end while a verb is under way: nothing of them stays."""
+"""Pods that end while a verb is under way: no state of them stays."""
 
 from __future__ import annotations
 

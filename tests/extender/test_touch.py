@@ -1,4 +1,4 @@
-"""Nodes are touched when what came free helps a pod that waits, and at no other time."""
+"""Nodes are touched if newly free resources help a pod that waits, and at no other time."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ async def test_nodes_are_not_polled_when_no_pod_waits_any_more():
         await w.delete_pod("p")
         await until(w.expect(pods_waiting=0))
         w.nodes["w1"].holds()
-        await w.create_pod("q", 9_999_999)  # refused for good: nobody waits for that
+        await w.create_pod("q", 9_999_999)  # refused for good: no pod waits for that
         result = await w.filter("q")
         assert result["FailedAndUnresolvableNodes"]
         assert w.metric("pods_waiting") == 0
@@ -235,7 +235,7 @@ async def test_one_node_of_many_that_refused_is_touched_for_the_request_it_now_f
 
 
 async def test_node_is_touched_without_a_poll_when_the_state_learns_its_capacity():
-    """As where the states come by watch."""
+    """As if the states come by watch."""
     async with world("w1", poll_s=3600.0) as w:
         w.nodes["w1"].holds(a=9_000)
         await w.create_pod("p", 5_000)

@@ -1,4 +1,4 @@
-"""Bound pods without a placement: what they are taken to hold, and for how long."""
+"""Bound pods without a placement: the interfaces that are guessed for them, and for how long."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_reported_interfaces_of_a_bound_pod_stay_counted_when_its_sandbox_dies()
     w = Followed()
     w.told()
     w.unplaced.on_bound(pod("p", 4_000), W1)
-    w.told(p=4_000)  # on the first PF, where it was not guessed to be
+    w.told(p=4_000)  # on the first PF, not on the guessed one
     assert w.used() == 4_000
     w.told()
     assert w.holds("p") == [(PF0, 4_000)]

@@ -1,4 +1,4 @@
-"""Placements that count before their signatures are verified: never less than what counts without them."""
+"""Placements that count before their signatures are verified: never less than the count without them."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def test_later_generation_replaces_one_that_waits_only_if_it_is_signed():
 
 
 def test_forged_placement_of_a_pod_that_ends_counts_no_longer():
-    """A genuine one counts until its node says that it holds nothing any more."""
+    """A genuine one counts until its node says that the pod holds no more interfaces."""
     s = Starting()
     s.observe()
     s.listing(bound("p"), bound("q", placed(5_000), keys=FORGER))

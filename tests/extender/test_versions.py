@@ -1,4 +1,4 @@
-"""A bind is of one version of its pod: what happens when others write to it, and how that settles doubts."""
+"""A bind is of one version of its pod: the effect of others' writes, and how that settles doubts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whom preemption evicts on a node; what fits is a number here: each pod frees so much."""
+"""Victims of preemption on a node; a fit is decided by a number here: each pod frees so much."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_violations_counted_by_the_scheduler_stand_for_unknown_victims():
     ("victim", "replaceable", "dropped"),
     [
         (pod("a", cpu=1), True, True),
-        (pod("a", cpu=2), True, False),  # what is added frees less of what the scheduler counts
+        (pod("a", cpu=2), True, False),  # the added pod frees less of the scheduler's resources
         (pod("a", cpu=None), True, False),  # it may take a port, a disk, a device
         (pod("a", cpu=1), False, False),  # the pod that waits minds its neighbours
     ],
@@ -201,7 +201,7 @@ GROUP = frozenset(map(PodUid, "abc"))
     whole=st.booleans(),
 )
 def test_group_goes_whole_or_not_at_all(needed, in_tree, more, chosen_mates, whole):
-    """whole: whether all of its pods are on the node; else none of them may go."""
+    """whole: whether all of its pods are on the node; if not, all of them must stay."""
     mates = [pod(name) for name in "abc"]
     first = [*mates[:chosen_mates], *(pod(f"s{i}", i % 2) for i, _ in enumerate(in_tree))]
     others = [*mates[chosen_mates:], *(pod(f"o{i}", i % 3) for i, _ in enumerate(more))]

@@ -126,7 +126,7 @@ async def test_explain_has_the_last_refusal_and_top_lists_waiting_pods():
 
 
 async def until_nobody_waits(http: Served) -> None:
-    while (await view(http)).pending_total:  # noqa: ASYNC110  what is waited for has no event for tests
+    while (await view(http)).pending_total:  # noqa: ASYNC110  it has no event for tests
         await asyncio.sleep(0.01)
 
 
@@ -375,7 +375,7 @@ async def test_top_shows_both_parts_of_a_split_pf_and_its_problem_once():
             held, generation="e.2", pfs=(msgspec.structs.replace(split, link_mbps=None),)
         )
         async with asyncio.timeout(120):
-            while not (problems := (await view(http)).nodes[0].problems):  # noqa: ASYNC110  only asking tells
+            while not (problems := (await view(http)).nodes[0].problems):  # noqa: ASYNC110  it has no event
                 await asyncio.sleep(0.1)
         assert problems == (f"{split.name}: link speed unknown (link down?)",)
 

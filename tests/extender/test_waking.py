@@ -1,4 +1,4 @@
-"""A refused pod beside a scheduler gets its place when what it waits for comes free, whatever that is."""
+"""A refused pod beside a scheduler gets its place if the resource that it waits for, of any kind, is free."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.anyio
 
 @dataclass
 class Nodes:
-    """What the nodes say, by either source."""
+    """Let the nodes report, by either source."""
 
     world: World
     publishing: dict[str, PublishedNode]
@@ -137,7 +137,7 @@ async def test_pod_is_placed_when_a_link_comes_up(source):
 
 @pytest.mark.parametrize("source", ["http", "crd"])
 async def test_pod_is_placed_when_the_gpus_that_kubelet_may_choose_are_others(source):
-    """While it may choose the one whose card is full, nothing can be promised."""
+    """While it may choose the GPU of the full card, no VF can be promised."""
     async with scheduled("w1", source=source) as w:
         await w.nodes.say(with_gpus("w1", generation=2))
         link = with_gpus("w1").pfs[0].link_mbps

@@ -1,4 +1,4 @@
-"""Running pods that ask for other rates, by what the pod watch shows of them."""
+"""Running pods that ask for other rates, as the pod watch shows them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A write by which a process knows what its watch has shown."""
+"""A write by which a process knows how far its watch has come."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class _Idle(selectors.SelectSelector):
-    """Never waits: when nothing can run, it tells how long nothing will."""
+    """Never waits: if no callback can run, it reports for how long this lasts."""
 
     idle_s: float | None = None
     waiter: asyncio.Future[None] | None = None
@@ -34,7 +34,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self.now
 
     async def settle(self) -> None:
-        """Return when nothing can run until time passes."""
+        """Return once no callback can run until time passes."""
         self._idle.waiter = self.create_future()
         await self._idle.waiter
 

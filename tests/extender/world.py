@@ -1,4 +1,4 @@
-"""An extender among real sockets: an API server stand-in, nodes, and what a scheduler sends."""
+"""An extender among real sockets: an API server stand-in, nodes, and a scheduler's requests."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ QUICK = {
     "node_watches": 0,
     "policy_file": EVERYTHING_FILE,
 }
-"""No state is too young to be asked for again, so that a test sees what it just changed; nobody is asked
-without need. Pods may ask for everything."""
+"""No state is too young to be asked for again, so that a test sees its own last change; no node is
+asked without need. Pods may ask for everything."""
 
 
 def pod_groups(version: str) -> ResourceType:
@@ -57,7 +57,7 @@ def interfaces(*rates: int) -> str:
 
 @dataclass(slots=True)
 class World:
-    """What a test arranges, and what it asks the extender."""
+    """The arrangements of a test, and its requests to the extender."""
 
     api: FaultyApi
     server: RunningApi
@@ -187,7 +187,7 @@ class World:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for a condition; the world's deadline ends a wait in vain."""
-    while not condition():  # noqa: ASYNC110  what is waited for has no event for tests
+    while not condition():  # noqa: ASYNC110  it has no event for tests
         await asyncio.sleep(0.002)
 
 

@@ -1,8 +1,8 @@
 """A kernel in memory: applies steps to a `FakeMachine`, and fails on command.
 
 Settings are applied one after the other, as netlink hands them to a driver. Minimum rates whose sum exceeds
-the link are refused, as ice does; mlx5 takes them as weights and checks no sum, so nothing may rely on the
-refusal.
+the link are refused, as ice does; mlx5 takes them as weights and checks no sum, so no code may rely on
+the refusal.
 
 Source: Linux 6.1 `net/core/rtnetlink.c` (do_setvfinfo) and the checks that drivers have in common.
 """
@@ -51,7 +51,7 @@ _MIN_MTU = 68
 
 
 def move(machine: FakeMachine, step: GiveVf | BringHome | BindVf | UnbindVf | CleanVf) -> Iterator[None]:
-    """Make the step hold; yields before every change, and makes none that holds already."""
+    """Make the step hold; yields before every change, and omits changes that hold already."""
     match step:
         case CleanVf():
             return _clean(machine, step)
@@ -102,7 +102,7 @@ def _clean(machine: FakeMachine, step: CleanVf) -> Iterator[None]:
 
 
 def _renew(machine: FakeMachine, function: Function, home: VfHome) -> Iterator[None]:
-    """Bind a VF to its driver anew, whose name is its override meanwhile; its netdev is another one."""
+    """Bind a VF to its driver again; the override is the driver's name meanwhile. Its netdev changes."""
     yield
     machine.take_netdev(function)
     function.driver, function.override = "", VF_DRIVER
@@ -234,9 +234,9 @@ _MAX_VLAN, _MAX_QOS = 4094, 7
 
 
 def configure(machine: FakeMachine, step: ConfigureVfs) -> Iterator[None]:
-    """Make these settings hold; yields before every change, and makes none that holds already.
+    """Make these settings hold; yields before every change, and omits changes that hold already.
 
-    KernelError, and nothing is set, when a VF is unknown or the driver has no means for a setting.
+    KernelError, without any change, if a VF is unknown or the driver has no means for a setting.
     """
     functions = [machine.function(VfRef(step.pf, config.index)) for config in step.configs]
     for config in step.configs:
@@ -244,7 +244,7 @@ def configure(machine: FakeMachine, step: ConfigureVfs) -> Iterator[None]:
     for function, config in zip(functions, step.configs, strict=True):
         yield from _set(function, _with_node_guid(config))
         if config.guid and function.is_netdev and function.device.place == HOST:
-            function.device.mac = function.own_mac()  # bound anew
+            function.device.mac = function.own_mac()  # bound again
 
 
 def _set(function: Function, config: VfConfig) -> Iterator[None]:
@@ -308,7 +308,7 @@ def _fault(pf: FakePf, config: VfConfig) -> str:
 
 
 def change(machine: FakeMachine, step: ConfigureInterface | ClearInterface | CapInterface) -> Iterator[None]:
-    """Make the step hold; yields before every change, and makes none that holds already."""
+    """Make the step hold; yields before every change, and omits changes that hold already."""
     match step:
         case ConfigureInterface():
             return _configure(machine, step)
@@ -357,7 +357,7 @@ def _cap(machine: FakeMachine, step: CapInterface) -> Iterator[None]:
 
 
 def _find_device(machine: FakeMachine, step: ClearInterface | CapInterface) -> Device | None:
-    """The netdev; None when that or its namespace is gone."""
+    """Return the netdev, if it and its namespace exist."""
     return machine.find(step.ifname, step.netns.inode) if machine.alive(step.netns) else None
 
 
@@ -374,7 +374,7 @@ class _Fault:
 class FakeKernel:
     """Implements `core.kernel.Kernel`. Safe to use from several threads.
 
-    machine: what it acts on; another FakeKernel on the same machine is the agent after a restart.
+    machine: it acts on this one; another FakeKernel on the same machine is the agent after a restart.
     applied: every step that was asked for, failed ones too.
     observations, samples, looks_inside, attribute_reads: how often the hardware was looked at, its traffic, a
         namespace's VFs, the attributes of one.
@@ -483,7 +483,7 @@ class FakeKernel:
                 self.machine.announced += [(device.name, address) for address in announced]
 
     def sample(self, holders: Mapping[VfRef, NetnsRef]) -> tuple[VfCounters, ...]:
-        """The counters of the machine, which tells them wherever a VF is."""
+        """Return the counters of the machine, which has them wherever a VF is."""
         with self.machine.lock:
             self.samples += 1
             self._require_answers()
@@ -494,7 +494,7 @@ class FakeKernel:
         return self.machine.pause_frames.get(pf, {})
 
     def reset(self, vf: VfRef) -> None:
-        """Make a VF nobody's."""
+        """Reset a VF, so that it has no owner."""
         try:
             with self.machine.lock:
                 function = self.machine.function(vf)
@@ -558,7 +558,7 @@ class FakeKernel:
         return next((fault.after_changes for fault in hit), None)
 
     def _changes(self, step: Step) -> Iterator[None]:
-        """Carry a step out; yields before every change, and makes none that holds already."""
+        """Carry a step out; yields before every change, and omits changes that hold already."""
         match step:
             case SetRates():
                 return self._set_rates(step)

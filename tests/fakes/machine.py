@@ -31,7 +31,7 @@ HOST = 0
 """The place of everything in the host's namespace."""
 
 NO_MAC = "00:00:00:00:00:00"
-"""What a PF has for a VF that it leaves its MAC to."""
+"""A PF's MAC entry for a VF that chooses its MAC itself."""
 
 ATTRIBUTES = {XDP: "", "alias": "", "ring sizes": "512", "txqueuelen": "1000"}
 """Those of a new netdev. The ring sizes are the driver's, which the kernels here do not set."""
@@ -50,8 +50,8 @@ _SUPPORTED = {
 class FakePf:
     """A PF to pretend: VF i is netdev `<name>v<i>`, and with `rdma` RDMA device `<name>r<i>`.
 
-    rates, enforce: which it takes, and what is demanded.
-    settings: those that VFs support besides rates; None for all that make sense on its type of link.
+    rates, enforce: the rates that it takes, and the demanded way to enforce them.
+    settings: those that VFs support besides rates; unset: all that make sense on its type of link.
     """
 
     name: str
@@ -87,9 +87,9 @@ class Interface:
 
 @dataclass(slots=True, kw_only=True)
 class Device:
-    """A netdev; `place` is its namespace's inode. duplicates: what others had when it was given them.
+    """A netdev; `place` is its namespace's inode. duplicates: its addresses that others had already.
 
-    max_tx_rate_mbps: of its queueing discipline; 0 for none that limits.
+    max_tx_rate_mbps: of its queueing discipline; 0: without a limit.
     altnames: alternative names, which move along. attributes: others that do; see `ATTRIBUTES`.
     held_program: whether its XDP program cannot be detached by netlink. links_above: links made on it.
     """
@@ -111,7 +111,7 @@ class Device:
 
 @dataclass(slots=True, kw_only=True)
 class Settings:
-    """What a PF has for a VF besides its rates. guid: of the port; both are empty on Ethernet."""
+    """A PF's settings for a VF besides its rates. guid: of the port; both are empty on Ethernet."""
 
     mac: str
     guid: str = ""
@@ -124,11 +124,11 @@ class Settings:
 
 @dataclass(slots=True, kw_only=True)
 class Function:
-    """A VF: what drives it, its netdev and RDMA device if it has them, and what its PF has for it.
+    """A VF: its driver, its netdev and RDMA device if it has them, and its PF's settings for it.
 
-    driver: empty for none. override: which driver alone may have it (`driver_override`); empty for any.
+    driver: empty: no driver. override: only this driver may have it (`driver_override`); empty: any.
     device: of no meaning while another driver than `VF_DRIVER` has it.
-    verbs: number of its RDMA device's character device; None while it has none.
+    verbs: number of its RDMA device's character device, if it has one.
     """
 
     pci: PciAddress
@@ -180,24 +180,24 @@ def _vf_pci(pf: PciAddress, index: int) -> PciAddress:
 
 
 FIRST_INODE = 4026532000
-"""Where the kernel's own numbers for namespaces begin, about (`include/linux/proc_ns.h`)."""
+"""The kernel's own numbers for namespaces begin about here (`include/linux/proc_ns.h`)."""
 
 
 class FakeMachine:
-    """What outlives a `FakeKernel`, as a machine outlives its agent. Safe to use from several threads.
+    """It outlives a `FakeKernel`, as a machine outlives its agent. Safe to use from several threads.
 
-    pfs, links, functions: the hardware; links in Mb/s, None while down.
+    pfs, links, functions: the hardware; links in Mb/s, unset while down.
     counters: the traffic of each VF.
-    unreadable: what observations shall report as such. hidden: PFs that they do not find then. Both for
-        `unreadable_observations` observations more, without end where that is None.
+    unreadable: the parts that observations shall report as such. hidden: PFs that they do not find then. Both
+        for `unreadable_observations` observations more; unset: without end.
     silent: why no question about the hardware is answered; empty while they are.
-    token_bucket: whether its kernel can limit what netdevs send.
+    token_bucket: whether its kernel can limit the traffic that netdevs send.
     sick: VFs that cannot be given, each with the kinds of steps that fail on it and the kernel's answer.
     """
 
     def __init__(self, *pfs: FakePf) -> None:
         """Start with these PFs, their VFs at home and without rates."""
-        self.others_addresses: set[str] = set()  # what stations elsewhere in the VFs' networks have
+        self.others_addresses: set[str] = set()  # those of stations elsewhere in the VFs' networks
         self.announced: list[tuple[str, str]] = []  # interface and address
         self.lock = threading.RLock()
         self.pfs = {pf.pci: pf for pf in sorted(pfs, key=lambda pf: pf.pci)}
@@ -269,14 +269,14 @@ class FakeMachine:
     def alter_interface(
         self, ifname: str, netns: NetnsRef | None, *, name: str | None = None, mac: str = "", mtu: int = 0
     ) -> None:
-        """Let a pod, or the host where no namespace is given, rename an interface or change what it is."""
+        """Let a pod, or the host if no namespace is given, rename an interface or change its MAC or MTU."""
         with self.lock:
             device = self.device(netns, ifname)
             device.mac, device.mtu = mac or device.mac, mtu or device.mtu
             self.move(device, device.place, name or device.name)
 
     def add_altname(self, ifname: str, netns: NetnsRef | None, altname: str) -> None:
-        """Let a pod, or the host where no namespace is given, give an interface an alternative name."""
+        """Let a pod, or the host if no namespace is given, give an interface an alternative name."""
         with self.lock:
             self.device(netns, ifname).altnames += (altname,)
         self.changed()
@@ -284,7 +284,7 @@ class FakeMachine:
     def tune_interface(
         self, ifname: str, netns: NetnsRef | None, *, held_program: bool = False, **attributes: str
     ) -> None:
-        """Let a pod, or the host where no namespace is given, set attributes of an interface."""
+        """Let a pod, or the host if no namespace is given, set attributes of an interface."""
         with self.lock:
             device = self.device(netns, ifname)
             device.attributes |= attributes
@@ -299,7 +299,7 @@ class FakeMachine:
         self.changed()
 
     def count(self, ifname: str, netns: NetnsRef | None, *, tx_packets: int = 0, tx_bytes: int = 0) -> None:
-        """Let whoever has a VF's interface send; nobody receives it."""
+        """Let the owner of a VF's interface send, without a receiver."""
         with self.lock:
             device = self.device(netns, ifname)
             vf = next(vf for vf, function in self.functions.items() if function.device is device)
@@ -309,7 +309,7 @@ class FakeMachine:
             )
 
     def interface(self, ifname: str, netns: NetnsRef | None = None) -> Interface | None:
-        """Observe an interface from within a namespace; None when it is not there."""
+        """Observe an interface from within a namespace, if it is there."""
         with self.lock:
             device = self.find(ifname, _place(netns))
             if device is None:
@@ -333,7 +333,7 @@ class FakeMachine:
         self.sick[vf] = (steps, why)
 
     def set_link(self, pci: PciAddress, link_mbps: int | None) -> None:
-        """Let a link change its speed; None when it is down."""
+        """Let a link change its speed; unset: it is down."""
         self.links[pci] = link_mbps
         self.changed()
 
@@ -366,7 +366,7 @@ class FakeMachine:
         self.changed()
 
     def count_observation(self) -> None:
-        """Note that an observation begins; what could not be looked at for so many of them is there again."""
+        """Note that an observation begins; after so many of them, unreadable parts can be read again."""
         if self.unreadable_observations is None:
             return
         self.unreadable_observations -= 1
@@ -374,7 +374,7 @@ class FakeMachine:
             self.unreadable, self.hidden, self.unreadable_observations = (), frozenset(), None
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Call `changed` on the thread that makes a change; returns what ends that."""
+        """Call `changed` on the thread that makes a change; return a function that ends this."""
         self._watchers.append(changed)
 
         def end() -> None:
@@ -407,7 +407,7 @@ class FakeMachine:
         return device
 
     def function(self, vf: VfRef) -> Function:
-        """A VF. KernelError when there is none such."""
+        """Return the VF; raise KernelError if it does not exist."""
         function = self.functions.get(vf)
         if function is None:
             pf = self.pfs.get(vf.pf)
@@ -424,7 +424,7 @@ class FakeMachine:
         return netns.inode
 
     def move(self, device: Device, place: int, name: str) -> None:
-        """Move, rename, or both. NameTakenError when the name is taken there; nothing has changed then."""
+        """Move, rename, or both. If the name is taken there, raise NameTakenError without a change."""
         for wanted in (name, *device.altnames):
             holder = self.find(wanted, place)
             if (holder is not None and holder is not device) or (wanted == name and name in device.altnames):
@@ -458,7 +458,7 @@ class FakeMachine:
     def make_netdev(self, function: Function) -> None:
         """Let the kernel's driver make a VF's netdev, as when it begins to drive it.
 
-        It bears the MAC that the PF has for the VF, or a new one where it has none.
+        It bears the MAC that the PF has for the VF, or a new one if the PF has no MAC for it.
         """
         mac = function.own_mac()
         function.device = Device(name=self._free_name("eth"), mac=mac)

@@ -59,7 +59,7 @@ class FakePodResources:
         return self.healthy
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """No resource is open."""
 
     def _count_call(self) -> None:
         self.questions += 1
@@ -78,7 +78,7 @@ class FakeNodes:
     """As `PodNodes`: each RDMA device has one `uverbs`, another one once it moved."""
 
     def __init__(self, machine: FakeMachine) -> None:
-        """Knows what the machine is whenever it is asked."""
+        """Knows the machine's state whenever it is asked."""
         self._machine = machine
 
     def vfio_group(self, pci: PciAddress) -> str:
@@ -105,7 +105,7 @@ class FakeNodes:
         )
 
     def rdma_cm(self) -> tuple[int, int] | None:
-        """There where any VF has an RDMA device."""
+        """Present if any VF has an RDMA device."""
         return (
             RDMA_CM_NUMBERS
             if any(function.rdma_device for function in self._machine.functions.values())

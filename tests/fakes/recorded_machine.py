@@ -37,7 +37,7 @@ _DIRECTORY = None
 class RecordedTree:
     """Entries by path; directories are those that have something below them, and the empty ones recorded.
 
-    As in sysfs, links lead to something: to an empty directory where nothing is recorded of it.
+    As in sysfs, links lead to an entry: to an empty directory if their target is not recorded.
     """
 
     def __init__(self, entries: Mapping[str, Entry]) -> None:
@@ -68,7 +68,7 @@ class RecordedTree:
         return f"{node}\n" if node else ""
 
     def names(self, path: str) -> list[str]:
-        """What a directory holds."""
+        """Return a directory's entries."""
         found = self.resolved(path)
         node = self._nodes[found]
         if isinstance(node, RefusedAnswer):
@@ -78,7 +78,7 @@ class RecordedTree:
         return sorted(self._names[found])
 
     def target(self, path: str) -> str:
-        """The last part of where a link leads."""
+        """Return the last part of a link's target."""
         parent, _, name = path.rstrip("/").rpartition("/")
         directory = self.resolved(parent)
         node = self._node(directory, f"{directory}/{name}" if directory else name, path)
@@ -87,7 +87,7 @@ class RecordedTree:
         return node.target.rpartition("/")[2]
 
     def resolved(self, path: str) -> str:
-        """The path itself, where it leads through no symbolic link any more."""
+        """Return the path without symbolic links."""
         steps, links, found = path.split("/")[::-1], 0, ""
         while steps:
             step = steps.pop()
@@ -117,12 +117,12 @@ class RecordedTree:
         return self._nodes[below]
 
     def set_text(self, path: str, text: str) -> None:
-        """Give the file at a resolved path another text; without one there nothing happens."""
+        """Give the file at a resolved path another text, if the file exists."""
         if path in self._nodes:
             self._nodes[path] = text
 
     def remove(self, path: str) -> None:
-        """Take away a resolved path, what is below it, and the links that lead there."""
+        """Take away a resolved path, all below it, and the links that lead there."""
         links = {
             location: node.target[1:]
             for location, node in self._nodes.items()
@@ -143,7 +143,7 @@ class RecordedTree:
 
 
 class RecordedSysfs(Sysfs):
-    """The sysfs of a recorded machine; nothing can be written to it (EROFS)."""
+    """The sysfs of a recorded machine; all writes fail (EROFS)."""
 
     def __init__(self, tree: RecordedTree, before_read: Callable[[], None]) -> None:
         """`before_read` is called before each read."""
@@ -156,12 +156,12 @@ class RecordedSysfs(Sysfs):
         return self._tree.read(path)
 
     def names(self, path: str) -> list[str]:
-        """What a directory holds."""
+        """Return a directory's entries."""
         self._before_read()
         return self._tree.names(path)
 
     def target(self, path: str) -> str:
-        """The last part of where a symbolic link leads."""
+        """Return the last part of a symbolic link's target."""
         self._before_read()
         return self._tree.target(path)
 
@@ -182,7 +182,7 @@ def _error(number: int, path: str) -> OSError:
 class RecordedMachine:
     """One machine; `reads` counts reads and queries.
 
-    sysfs, queries: what `linux.sysfs.Sysfs` and `linux.netlink.queries.Queries` are of a real one.
+    sysfs, queries: as `linux.sysfs.Sysfs` and `linux.netlink.queries.Queries` of a real one.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -260,7 +260,7 @@ class RecordedQueries:
         return [Link(**msgspec.structs.asdict(entry), alias="") for entry in entries]
 
     def vf_infos(self, index: int) -> Sequence[VfInfo]:
-        """Those of the link of this index; none when it is no PF, ENODEV when there is none."""
+        """Those of the link of this index; empty if it is no PF, ENODEV if there is no such link."""
         machine = self._query(f"vf_infos {index}")
         if not any(link.index == index for link in machine.links):
             operation = f"VFs of link #{index}"
@@ -280,21 +280,21 @@ class RecordedQueries:
         return [_rdma_device(entry) for entry in self._query("rdma_devices").rdma_devices]
 
     def netns_mode(self) -> NetnsMode | None:
-        """The kernel's default where there are RDMA devices; recordings do not tell it."""
+        """The kernel's default if there are RDMA devices; it is not recorded."""
         return NetnsMode.SHARED if self._query("netns_mode").rdma_devices else None
 
     def dcb(self, name: str) -> DcbState | None:
-        """None: recordings do not tell it, nor the next two."""
+        """Unset, because it is not recorded, like the next two."""
         self._query(f"dcb {name}")
         return None
 
     def pauses(self, name: str) -> bool | None:
-        """None."""
+        """Unset."""
         self._query(f"pauses {name}")
         return None
 
     def devlink_flags(self, name: str) -> Mapping[str, bool]:
-        """None of them."""
+        """Empty."""
         self._query(f"devlink_flags {name}")
         return {}
 
@@ -310,7 +310,7 @@ class RecordedQueries:
         }
 
     def firmware(self, name: str) -> str:
-        """As recorded, nothing where it is not; ENODEV when there is no such link."""
+        """As recorded, empty without a record; ENODEV if there is no such link."""
         machine = self._query(f"firmware {name}")
         if not any(link.name == name for link in machine.links):
             operation = f"firmware of {name}"

@@ -25,7 +25,7 @@ class FakeSlices:
 
     gates_off: feature gates that are off. served: whether it can be reached. forbidden: kinds of objects that
     may not be read. annotated: slices by name, with the number of their annotations so far. applied: statuses
-    of claims, in order. refused_status: why none is taken; empty while they are. reads: of claims and pods,
+    of claims, in order. refused_status: why they are refused; empty: not at all. reads: of claims and pods,
     in vain too.
     """
 

@@ -75,7 +75,7 @@ class MachineLinks:
             ]
 
     def set_vf(self, pf: Link, vf: int, setting: Setting) -> bool:
-        """Where the card's driver takes such settings. EINVAL for a VF that is not there."""
+        """Only if the card's driver takes such settings. EINVAL for a VF that does not exist."""
         with self._machine.lock:
             state = self._pf(pf.index)
             if setting.kind not in state.card.settings:
@@ -91,7 +91,7 @@ class MachineLinks:
         self._machine.bring_up(self._pf(link.index).card.pci)
 
     def set_mtu(self, link: Link, mtu: int) -> bool:
-        """A PF's or a VF's netdev, up to what the card takes."""
+        """A PF's or a VF's netdev, up to the card's maximum."""
         with self._machine.lock:
             for state in self._machine.cards.values():
                 vf = next((vf for vf in state.vfs.values() if vf.netdev_index == link.index), None)
@@ -113,7 +113,7 @@ class MachineLinks:
             self._machine.rename(self._by_index(link.index)[1], name)
 
     def default_route_links(self) -> frozenset[int]:
-        """None of the cards."""
+        """Empty: no card has one."""
         return frozenset()
 
     def rdma_devices(self) -> Sequence[RdmaNetlinkDevice]:
@@ -134,11 +134,11 @@ class MachineLinks:
         return {}
 
     def devlink_rates(self) -> Mapping[str, Mapping[int, DevlinkRate]]:
-        """None, as without an embedded switch."""
+        """Empty, as without an embedded switch."""
         return {}
 
     def firmware(self, name: str) -> str:
-        """None; ENODEV when there is no such link."""
+        """Empty; ENODEV if there is no such link."""
         if self.link(name) is None:
             operation = f"firmware of {name}"
             raise NetlinkError(operation, errno.ENODEV)

@@ -58,7 +58,7 @@ class Card:
     altnames: tuple[str, ...] = ()
 
     def vf_pci(self, index: int) -> PciAddress:
-        """Where VF `index` is: from function 16 on (`sriov_offset`)."""
+        """Return the address of VF `index`: from function 16 on (`sriov_offset`)."""
         domain_bus, _, _ = self.pci.rpartition(":")
         domain, bus = domain_bus.split(":")
         routing = int(bus, 16) << 8 | (16 + index)
@@ -70,7 +70,7 @@ class VfState:
     """A VF as its PF has it, and its netdev as its driver made it.
 
     override: the driver that alone may have it; empty for any that fits.
-    netdev_at: when its driver makes the netdev; None without one that does. away: whether that is in another
+    netdev_at: when its driver makes the netdev; unset without such a driver. away: whether that is in another
     namespace. has_vlan: whether there is a VLAN on it.
     """
 
@@ -97,8 +97,8 @@ class VfState:
 class CardState:
     """A card as it is now.
 
-    up_since: since when its netdev is up; None while it is down. carrier: what its file says of the link.
-    bond: the name of the bond that it is a port of; empty for none.
+    up_since: since when its netdev is up; unset while it is down. carrier: the link's state in its file.
+    bond: the name of the bond that it is a port of; empty without one.
     """
 
     card: Card
@@ -146,7 +146,7 @@ class Tree:
             self.write(pci, name, value)
 
     def remove_function(self, pci: PciAddress) -> None:
-        """Without what it is linked by elsewhere but on the bus."""
+        """Remove its directory and its link on the bus, but no link elsewhere."""
         (self.root / "bus/pci/devices" / pci).unlink()
         shutil.rmtree(self.device(pci))
 
@@ -215,8 +215,8 @@ _NETWORK = {LinkType.ETHERNET: "0x020000", LinkType.INFINIBAND: "0x020700"}
 class SriovMachine:
     """Cards, their state, and the files that show it. Every method may be called by any thread.
 
-    written: what was written to which file, in order. loaded: drivers that functions can be bound to.
-    tells_devices: whether netlink tells what a link is a netdev of, as Linux does since 5.14.
+    written: files and the texts written to them, in order. loaded: drivers that functions can be bound to.
+    tells_devices: whether netlink reports the device of a netdev, as Linux does since 5.14.
     """
 
     def __init__(self, root: Path, cards: Iterable[Card]) -> None:
@@ -406,7 +406,7 @@ class SriovMachine:
         self.tree.unbind(vf.pci)
 
     def _make_netdev(self, state: CardState, vf: VfState) -> None:
-        """With the address that the PF has for it, or a random one, as also where the PF has no link."""
+        """With the PF's address for it; with a random one if that is unset or the PF has no link."""
         ethernet = state.card.link_type is LinkType.ETHERNET
         mac = vf.mac if ethernet else vf.port_guid
         if not state.has_link(self.now_s) or not mac.strip("0:"):

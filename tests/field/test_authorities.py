@@ -1,4 +1,4 @@
-"""Authorities whose certificates lack what RFC 5280 demands, as those of many clusters do.
+"""Authorities without certificate extensions that RFC 5280 demands, as in many clusters.
 
 Source: https://github.com/kubernetes-client/python/issues/2394: Python 3.13 refuses the authority of EKS.
 """

@@ -92,7 +92,7 @@ def test_counter_that_overflowed_is_followed_only_if_it_can_have_done_so_once(
 
 
 def test_counter_that_goes_back_a_little_has_neither_overflowed_nor_begun_anew():
-    """Prometheus' increase() shows 3.7 GB of traffic in a minute of which there was next to none.
+    """Prometheus' increase() shows 3.7 GB of traffic in a minute with almost no traffic.
 
     Source: https://github.com/pdreker/fritz_exporter/issues/208
     """
@@ -126,7 +126,7 @@ def test_counter_that_begins_anew_has_not_sent_petabytes():
 
 
 def test_silent_counters_of_a_driver_that_may_not_count_verbs_give_no_recommendation():
-    """RDMA traffic of some drivers is in none of the counters that a program reads, and shows as 0.
+    """RDMA traffic of some drivers is not in any counter that a program reads, and shows as 0.
 
     Sources: https://github.com/uccl-project/rdmatop/pull/13, https://github.com/wentbackward/nv-monitor/pull/41
     """

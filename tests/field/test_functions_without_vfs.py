@@ -40,7 +40,7 @@ def findings(facts: HardwareFacts) -> dict[str, list[Finding]]:
 
 
 def test_vfs_that_a_provider_passed_into_the_machine_are_not_to_be_reconfigured() -> None:
-    """Their PF, and its firmware's settings, are the provider's: mlxconfig in the machine changes nothing."""
+    """Their PF, and its firmware's settings, are the provider's: mlxconfig in the machine has no effect."""
     found = findings(facts_of("azure-nd-h100"))
     assert found.keys() == {"hardware-no-pf", "firmware-passed-vf"}
     assert [finding.about for finding in found["firmware-passed-vf"]] == ["ib0", "ib1", "enP30832s1"]
@@ -85,7 +85,7 @@ def test_advice_is_by_the_function_and_not_by_its_driver(driver: str, vendor: st
 
 
 def test_bluefield_without_sriov_says_on_which_side_it_is_turned_on() -> None:
-    """Its PCI ID is the same on both sides, and in NIC mode no representor tells them apart."""
+    """Its PCI ID is the same on both sides, and in NIC mode no representor distinguishes them."""
     function = PlainFunction(pci="0000:03:00.0", driver="mlx5_core", vendor="15b3:a2dc")
     facts = HardwareFacts(hardware=Hardware(()), plain=(function,))
     [found] = check_firmware(facts)

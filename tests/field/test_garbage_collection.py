@@ -1,6 +1,6 @@
 """Collections of attachments while a pod's sandbox is made.
 
-https://github.com/containernetworking/cni/pull/981: runtimes are told not to call ADD before GC ends, after
+https://github.com/containernetworking/cni/pull/981 forbids runtimes to call ADD before GC ends, after
 somebody asked whether they may. https://github.com/kubernetes/kubernetes/issues/86944: a collection beside
 the creation of a sandbox happens, and the pod was left without network. The list is older than the ADD.
 """

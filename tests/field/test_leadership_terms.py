@@ -1,4 +1,4 @@
-"""What a replica knows of pods belongs to the Lease that it holds now, as users of other schedulers found."""
+"""A replica's knowledge of pods is of the Lease that it holds now, as users of other schedulers found."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def test_files_lost_while_the_agent_was_away_are_written_at_its_start(machine: M
 
 
 def test_files_lost_under_a_running_agent_are_written_when_kubelet_prepares_again(machine: Machine) -> None:
-    """Kubelet calls NodePrepareResources again after its own restart, and got names that nothing resolved.
+    """Kubelet calls NodePrepareResources again after its own restart, and got names that were not resolved.
 
     Source: https://github.com/kubernetes/kubernetes/pull/141619
     """

@@ -1,4 +1,4 @@
-"""Nodes with many links and VFs, where other programs' queries of links are slow or are interrupted."""
+"""Nodes with many links and VFs, on which other programs' queries of links are slow or are interrupted."""
 
 from __future__ import annotations
 

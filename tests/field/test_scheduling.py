@@ -1,4 +1,4 @@
-"""Schedulers, lists and clocks of other people's clusters, and what was told of them."""
+"""Schedulers, lists and clocks of other people's clusters, as these people report them."""
 
 from __future__ import annotations
 

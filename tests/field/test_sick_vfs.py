@@ -1,4 +1,4 @@
-"""VFs that failed on other people's nodes: a pod gets another VF, and the node says what is wrong."""
+"""VFs that failed on other people's nodes: a pod gets another VF, and the node reports the fault."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def connect_all(node: ExitStack, server: socket.socket) -> set[int]:
 
 
 def test_port_of_a_client_is_refused_with_the_setting_that_keeps_it(node: ExitStack):
-    """A NodePort did not answer, and nothing listened there: a client had the port.
+    """A NodePort did not answer, and no server listened there: a client had the port.
 
     Source: https://github.com/kubernetes/kubernetes/issues/111682.
     """

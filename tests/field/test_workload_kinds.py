@@ -1,6 +1,6 @@
 """Workloads as projects publish them, with an annotation: their pods are counted, or named as uncounted.
 
-The cases have the shapes of these, reduced to what says how many pods there are:
+The cases have the shapes of these, reduced to the fields that say how many pods there are:
 
 - github.com/kubernetes-sigs/jobset, examples/simple/exclusive-placement.yaml
 - github.com/kubernetes-sigs/lws, config/samples/leaderworkerset_multi_template.yaml and

@@ -1,4 +1,4 @@
-"""What the netlink tests need of a machine: its PFs, a simulated device, an RDMA device of software."""
+"""The machine of the netlink tests: its PFs, a simulated device, an RDMA device of software."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Records what tests/linux replays: `python record_netlink.py FOLDER PF`, as root, where the hardware is.
+"""Records the replays of tests/linux: `python record_netlink.py FOLDER PF`, as root, on the hardware.
 
-The PF needs 7 VFs that are nobody's and take a maximum rate only (igb), and the machine rdma_rxe, netdevsim
+The PF needs 7 unused VFs that take a maximum rate only (igb), and the machine rdma_rxe, netdevsim
 and debugfs.
 """
 

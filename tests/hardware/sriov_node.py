@@ -76,10 +76,10 @@ class SriovNode(NodeProcesses):
         self.wait(what, look)
         return seen[0]
 
-    # Looking at it, never by way of what is tested
+    # Looking at it, never by way of the tested code
 
     def homes(self) -> dict[Vf, str | None]:
-        """The netdev of each VF; None while it is in another namespace."""
+        """Return the netdev of each VF, unset while it is in another namespace."""
         return {
             (pf, index): next((path.name for path in (device / "net").iterdir()), None)
             for pf in self.pfs

@@ -1,6 +1,6 @@
-"""The agent on real hardware, as a process: what it sees of changes, counts of traffic, and adopts.
+"""The agent on real hardware, as a process: changes that it sees, traffic that it counts, VFs that it adopts.
 
-Needs two PFs with VFs that are nobody's; their VFs are as they were afterwards.
+Needs two PFs with unused VFs; their VFs are as they were afterwards.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def test_adopt_resets_rate_and_vlan_of_another_program(agent: Agent) -> None:
 
 def test_change_of_a_link_is_reported_without_polling(agent: Agent) -> None:
     before = agent.counters().scans
-    time.sleep(QUIET_S)  # in which nothing happens, and nothing is looked at
+    time.sleep(QUIET_S)  # without a change and without a scan
     speed = agent.pf(PFS[1])
     assert speed is not None
     run("ip", "link", "set", PFS[1], "down")

@@ -1,6 +1,6 @@
 """The device plugin on real PFs, as a process beside kubelet's stand-in, with RDMA devices of software.
 
-What moves into a pod's namespace needs RDMA namespaces of their own (`rdma system set netns exclusive`), a
+Moves into a pod's namespace need RDMA namespaces of their own (`rdma system set netns exclusive`), a
 driver that lets its devices move and keeps them when their netdev does, the executable built (`make cni`) and
 CNI's plugin host-local (CNI_PATH).
 """
@@ -109,7 +109,7 @@ class Machine(NodeProcesses):
 
 @pytest.fixture
 def machine(lab) -> Iterator[Machine]:
-    """The lab takes back what a pod may still have."""
+    """The lab takes back everything that a pod may still have."""
     with Machine() as made:
         yield made
 
@@ -133,7 +133,7 @@ def set_up(name: str) -> Iterator[None]:
 
 @pytest.fixture
 def moving(netdev) -> None:
-    """Skips where a VF's RDMA device does not move into a pod's namespace together with its netdev."""
+    """Skips if a VF's RDMA device does not move into a pod's namespace together with its netdev."""
     for program in ("host-local", "ibv_devinfo"):
         if shutil.which(program, path=f"{PLUGINS}:{os.environ['PATH']}") is None:
             pytest.skip(f"needs {program}")
@@ -158,7 +158,7 @@ def moving(netdev) -> None:
 
 @contextmanager
 def elsewhere() -> Iterator[int]:
-    """A network namespace; what was moved there is home again afterwards."""
+    """A network namespace; devices that were moved there are home again afterwards."""
     there = [Path("/sys/class/net"), Path("/sys/class/infiniband")]
     before = [set(each.iterdir()) for each in there]
     namespace = create_namespace()
@@ -194,7 +194,7 @@ async def healthy(manager: DeviceManager, resource: str, *names: str) -> None:
 
 async def until(holds: Callable[[], bool]) -> None:
     """Wait for something that the kernel brings about."""
-    while not holds():  # noqa: ASYNC110  nobody tells
+    while not holds():  # noqa: ASYNC110  without events
         await asyncio.sleep(0.02)
 
 
@@ -204,7 +204,7 @@ def asking(name: str, resource: str) -> DevicePod:
     return DevicePod(namespace="default", name=name, uid=f"uid-{name}", containers=(container,))
 
 
-# What is there, by none of what is tested
+# Existing devices, without the tested code
 
 
 def nodes_of(name: str) -> dict[str, str]:
@@ -219,7 +219,7 @@ def nodes_of(name: str) -> dict[str, str]:
 
 
 def connection_manager() -> dict[str, str]:
-    """Its node, where it is."""
+    """Return its node, if it exists."""
     dev = Path("/sys/class/misc/rdma_cm/dev")
     return {RDMA_CM: dev.read_text().strip()} if dev.exists() else {}
 
@@ -357,7 +357,7 @@ def moved(machine: Machine, netdev: str, play: Callable[[DeviceManager], Corouti
 async def attached_and_taken_down(
     machine: Machine, manager: DeviceManager, asked: DevicePod, *interfaces: dict[str, int]
 ) -> None:
-    """A pod's sandbox comes and goes; its container can open its device, and nobody else can."""
+    """A pod's sandbox comes and goes; only its container can open its device."""
     before = nodes_of(VF_DEVICE)
     with pytest.raises(ContainerError, match="unresolvable"):
         await machine.container(manager, asked)

@@ -1,4 +1,4 @@
-"""`k8s-rdma gather` on SR-IOV hardware: what is seen of the file is what is seen of the machine."""
+"""`k8s-rdma gather` on SR-IOV hardware: its file shows the same as the machine."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ pytestmark = [
 
 @dataclass(frozen=True)
 class Node:
-    """This machine, its two PFs without VFs, and where its agent's ledger would be."""
+    """This machine, its two PFs without VFs, and the directory for its agent's ledger."""
 
     state_dir: Path
 
@@ -83,7 +83,7 @@ def total(pf: str) -> int:
 
 
 def netdevs(pf: str) -> list[str]:
-    """Of its VFs, in their order; fails where one has none."""
+    """Of its VFs, in their order; fails if one has no netdev."""
     return [
         next((device(pf) / f"virtfn{index}/net").iterdir()).name
         for index in range(int((device(pf) / "sriov_numvfs").read_text()))

@@ -122,7 +122,7 @@ class CountedPlaces(VfLocator):
 
 @pytest.fixture
 def counted(lab):
-    """What moves VFs, and does not wait long; and the counts of its looks."""
+    """Moves of VFs without long waits, and the counts of their looks."""
     with NetlinkQueries() as queries, closing_descriptor(current_namespace()) as descriptor:
         host = HostNamespace(queries.rtnl, descriptor)
         places = CountedPlaces(host, Sysfs())
@@ -140,7 +140,7 @@ def test_vfs_that_the_kernel_does_not_return_are_errors_and_waited_for_once_for_
     for step in steps:
         moves.move_to_pod(step)
     with lab.namespaces.existing(netns) as namespace:
-        # Of somebody who keeps the namespace alive where nobody finds it.
+        # As a process that keeps the namespace alive and cannot be found.
         held = lab.stack.enter_context(closing_descriptor(os.dup(namespace)))
     lab.destroy(netns)
     looks = []
@@ -175,7 +175,7 @@ def test_vf_is_awaited_and_no_other_is_taken_when_another_program_moved_it(lab, 
     lab.destroy(nested)
     lab.another_kernel().apply(
         step.inverse
-    )  # which finds nothing there, and knows nothing of having given it
+    )  # which finds no VF there, and does not know that it had given one to it
     deadline = time.monotonic() + DEADLINE_S
     while state_of(lab, vf).netdev is None:
         assert time.monotonic() < deadline
@@ -262,7 +262,7 @@ def test_vf_that_comes_home_under_another_name_as_its_namespace_ends_is_reported
     with Changes(watcher, (LINKS,)):
         lab.destroy(netns)
         while state_of(lab, vf).netdev != name:
-            watcher.wait()  # fails when nobody tells of it, however often one would look
+            watcher.wait()  # fails if no event reports it, however often one would look
             assert time.monotonic() < deadline
     lab.kernel.apply(step.inverse)
     assert home_of(lab, vf) == step.home

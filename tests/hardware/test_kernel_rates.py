@@ -1,4 +1,4 @@
-"""Rates of real VFs: what is asked of the kernel for them, and what drivers answer."""
+"""Rates of real VFs: the questions to the kernel for them, and the answers of drivers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOWHERE = PciAddress("0000:99:00.0")
 
 
 class CountedQueries(NetlinkQueries):
-    """Counts what holds the kernel's lock for long."""
+    """Counts queries that hold the kernel's lock for long."""
 
     asked = 0
 

@@ -1,4 +1,4 @@
-"""Settings of real VFs: what they do to real frames, and how often the kernel is asked."""
+"""Settings of real VFs: their effect on real frames, and how often the kernel is asked."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ONE, OTHER = "10.7.0.1", "10.7.0.2"
 
 
 class CountedQueries(NetlinkQueries):
-    """Counts what holds the kernel's lock for long."""
+    """Counts queries that hold the kernel's lock for long."""
 
     asked = 0
 
@@ -42,7 +42,7 @@ def configure(lab, vf, **settings):
 
 
 def attach(lab, vf, address, steps=(), **options):
-    """In a namespace of its own with an address; what was applied, and the namespace."""
+    """In a namespace of its own with an address; return the applied steps and the namespace."""
     netns = lab.namespace()
     applied = [*steps, replace(give(lab, vf, netns), **options)]
     for step in applied:

@@ -1,4 +1,4 @@
-"""What real hardware tells of changes, and what it does not."""
+"""Changes that real hardware reports, and those that it does not."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_watcher_is_notified_of_rdma_devices_without_dirty_links():
 
 
 def test_state_of_an_rdma_port_is_seen_in_its_file(rtnl):
-    """On Linux 6.1 no event tells of it."""
+    """On Linux 6.1 no event reports it."""
     name, watcher = vf_netdev(PFS[1], 2), Watcher(DEADLINE_S)
     link = pf_link(rtnl, name)
     with soft_rdma_device(name) as device, Changes(watcher, ()) as changes:

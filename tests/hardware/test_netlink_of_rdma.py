@@ -1,4 +1,4 @@
-"""RDMA devices told and moved, with devices of software (rdma_rxe) on real VFs."""
+"""RDMA devices reported and moved, with devices of software (rdma_rxe) on real VFs."""
 
 from __future__ import annotations
 

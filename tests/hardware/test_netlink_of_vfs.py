@@ -1,4 +1,4 @@
-"""Settings of VFs: made on hardware and on a simulated device, and told by netlink and by `ip` alike."""
+"""Settings of VFs: made on hardware and on a simulated device, and shown by netlink and by `ip` alike."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def simulated(rtnl):
 
 
 def shown(name):
-    """What `ip` says of a PF's VFs: index, MAC, rates."""
+    """Return a PF's VFs as `ip` shows them: index, MAC, rates."""
     return [
         (vf["vf"], vf["address"], vf["rate"]["min_tx"], vf["rate"]["max_tx"])
         for vf in ip(None, "-details", "link", "show", name)[0]["vfinfo_list"]

@@ -241,7 +241,7 @@ def test_crash_of_the_agent_has_no_effect_and_the_server_scans_by_itself_meanwhi
 
 
 def quiet_generation(node: SriovNode) -> str:
-    """The node's generation when the test before has ended in every way: what it changed is told later."""
+    """The node's generation when the test before has ended in every way: its changes are reported later."""
     while True:
         report = node.get("/v1/node")
         quiet = node.http.get(f"/v1/node?watch={report['generation']}&timeout_s={QUIET_S}")

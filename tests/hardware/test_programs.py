@@ -1,6 +1,6 @@
-"""VFs that programs in pods drive, on a node from end to end: what containers need of them is there.
+"""VFs that programs in pods drive, on a node from end to end: containers find all that they need of them.
 
-Needs what `test_node` needs, and an IOMMU and vfio-pci.
+Needs the same as `test_node`, and an IOMMU and vfio-pci.
 """
 
 from __future__ import annotations

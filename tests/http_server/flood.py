@@ -1,4 +1,4 @@
-"""The processes that speak HTTP, each under a flood of hostile clients, and what memory they take then."""
+"""The processes that speak HTTP, each under a flood of hostile clients, and their memory then."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _document(kind: str, directory: Path, *, tls: bool) -> dict[str, Any]:
 
 
 def _port(process: subprocess.Popen[bytes], log: Path) -> int:
-    """Where it serves, once all of it is there."""
+    """Return the port on which it serves, once all of it is there."""
     end = time.monotonic() + DEADLINE_S
     while time.monotonic() < end:
         assert process.poll() is None, log.read_text()

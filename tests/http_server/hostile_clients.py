@@ -31,7 +31,7 @@ TURN_S = 1
 
 
 async def sends_ahead(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Sends requests without an end, and reads what is answered."""
+    """Sends requests without an end, and reads the answers."""
     while not (reader.at_eof() or writer.is_closing()):
         writer.write(REQUESTS)
         await writer.drain()
@@ -40,7 +40,7 @@ async def sends_ahead(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 
 
 async def never_reads(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Sends requests without an end, and reads nothing."""
+    """Sends requests without an end, and reads no answer."""
     while not writer.is_closing():
         writer.write(REQUESTS)
         await writer.drain()
@@ -89,7 +89,7 @@ class Clients:
 
     async def attack(self, connections: int, seconds: float) -> None:
         """For so long, and until there were more than so many connections, however busy the machine is."""
-        # uvloop's TLS has an error of each handshake that the server ended, which nobody asks for.
+        # uvloop's TLS has an error of each handshake that the server ended, which is never retrieved.
         asyncio.get_running_loop().set_exception_handler(lambda *_: None)
         attacks = ATTACKS if self._tls is None else (*ATTACKS, stops_in_handshake)
         enough = asyncio.Event()

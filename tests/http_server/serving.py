@@ -67,7 +67,7 @@ class Served:
         return (status, body) == (200, b"now")
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        while not holds():  # noqa: ASYNC110  the server tells nobody
+        while not holds():  # noqa: ASYNC110  the server sends no event
             await asyncio.sleep(0.005)
 
     @property
@@ -104,7 +104,7 @@ class Client:
             return True
 
     def stop_reading(self) -> None:
-        transport: Any = self.writer.transport  # uvloop's is none of asyncio's types
+        transport: Any = self.writer.transport  # uvloop's is no type of asyncio
         transport.pause_reading()
 
     def close(self) -> None:

@@ -42,7 +42,7 @@ def test_connection_reads_little_ahead_except_of_a_large_body() -> None:
 
 
 def receive_buffer(s: Served) -> int:
-    """Of its one connection, as the kernel has it, with what it needs itself."""
+    """Of its one connection, as the kernel has it, with the kernel's own part."""
     [connection] = s.connections
     size: int = connection.transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
     return size
@@ -240,7 +240,7 @@ def test_newcomer_that_is_refused_does_not_stay() -> None:
             newcomers = [await s.connect() for _ in range(20)]
             for each in newcomers:
                 assert (await each.answer())[0] == 503
-            # Theirs are 20; the server has none of them any more.
+            # Theirs are 20; the server has closed its side of them.
             await s.until(lambda: open_files() == before + 20)
 
     run(scenario())

@@ -1,4 +1,4 @@
-"""What a client may take of a server, tried with bytes of our own."""
+"""How much a client may take of a server, tried with bytes of our own."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_body_is_refused_before_it_comes_when_it_is_announced_too_long(path: str
             client.send(f"GET {path} HTTP/1.1\r\nHost: w1\r\nContent-Length: 101\r\n\r\n".encode())
             status, body = await client.answer()
             assert (status, reason(body)) == (413, "body_too_large")
-            client.send(b"x" * 101)  # what is on its way does no harm
+            client.send(b"x" * 101)  # bytes on their way do no harm
             assert await client.ended()
             assert await s.answers()
 
@@ -319,7 +319,7 @@ def test_connection_ends_when_a_request_comes_while_one_waits_for_its_answer() -
             client = await s.connect()
             client.send(b"GET /later HTTP/1.1\r\nHost: w1\r\n\r\n")
             await s.until(lambda: s.paths.waiting == 1)
-            client.send(b"\r\n")  # an empty line is none
+            client.send(b"\r\n")  # an empty line is no request
             client.send(REQUEST)
             assert await client.ended()
 

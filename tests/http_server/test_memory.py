@@ -11,8 +11,8 @@ from http_server.flood import PROCESSES, serving
 
 CONNECTIONS, SECONDS = 300, 4
 GROWTH_MIB = 64
-"""TLS of so many connections takes some 40. Unbounded pipelining took 700 MiB of each process, and what was
-left of failed handshakes 500 MiB of the device plugin."""
+"""TLS of so many connections takes some 40. Unbounded pipelining took 700 MiB of each process, and remains
+of failed handshakes 500 MiB of the device plugin."""
 
 
 @pytest.mark.alone

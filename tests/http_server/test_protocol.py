@@ -1,4 +1,4 @@
-"""Whatever bytes come on a connection, and however they are cut: the protocol and what it answers.
+"""Whatever bytes come on a connection, and however they are cut: the protocol and its answers.
 
 The protocol class on a transport in memory, so that each cut is one read; answers are read by h11.
 """
@@ -23,10 +23,10 @@ from k8s_rdma.http_server.protocol import HttpProtocol
 
 LIMITS = ConnectionLimits(head_bytes=256, fields=6, body_bytes=64)
 TURNS = 20
-"""Of the loop, in which what can be done of a request is done."""
+"""Of the loop, in which a request is done as far as it can be."""
 BOTH = ("GET", "HEAD")
 BEFORE_METHOD = (b'"pipelined"', b"this is no HTTP/1.1 request")
-"""Of answers to what is refused before its method is known, which therefore have a body."""
+"""Of answers to requests that are refused before their method is known, which therefore have a body."""
 
 UNCONNECTED = socket.socket()
 """Takes options."""
@@ -90,7 +90,7 @@ PLAIN = st.sampled_from(BOTH).map(
 class Stream:
     """Bytes in the order in which they come; reads: how they are cut.
 
-    methods: of each answer; both where what was asked is not known.
+    methods: of each answer; both if the request is not known.
     """
 
     reads: Sequence[bytes]
@@ -112,7 +112,7 @@ def streams(draw: st.DrawFn) -> Stream:
 
 
 class Wire(asyncio.Transport):
-    """A transport in memory. tls: nothing can be half closed. slow: the client reads nothing for now."""
+    """A transport in memory. tls: it cannot be half closed. slow: the client does not read for now."""
 
     def __init__(self, protocol: HttpProtocol, *, tls: bool, slow: bool) -> None:
         extra = {"peername": ("127.0.0.1", 1), "sslcontext": object() if tls else None, "socket": UNCONNECTED}
@@ -179,7 +179,7 @@ class Application:
 
 
 class Faults(logging.Handler):
-    """What is logged, and what reaches the loop."""
+    """Log messages, and errors that reach the loop."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -198,7 +198,7 @@ async def turns() -> None:
 
 
 async def play(stream: Stream, *, tls: bool, slow: bool, faults: Faults) -> None:
-    """AssertionError where what is answered is not HTTP, or does not end when it says so."""
+    """AssertionError if an answer is not HTTP, or does not end when it says so."""
     asyncio.get_running_loop().set_exception_handler(faults.of_loop)
     app = Application()
     server = HttpServer(app, shutdown_s=1, limits=LIMITS)
@@ -219,7 +219,7 @@ async def play(stream: Stream, *, tls: bool, slow: bool, faults: Faults) -> None
 
 
 def closes(answered: bytes, methods: Sequence[Sequence[str]], *, cut: bool) -> bool:
-    """Whether the last answer says that it is the last. AssertionError where these are no answers.
+    """Whether the last answer says that it is the last. AssertionError if these are no answers.
 
     cut: the connection was aborted, and so the last one need not be whole.
     """
@@ -237,7 +237,7 @@ def closes(answered: bytes, methods: Sequence[Sequence[str]], *, cut: bool) -> b
 
 
 def read_answer(answered: bytes, method: str, *, cut: bool) -> tuple[bool, bytes]:
-    """Whether the connection ends with an answer, and what follows it."""
+    """Whether the connection ends with an answer, and the bytes that follow it."""
     client = h11.Connection(h11.CLIENT)
     client.send(h11.Request(method=method, target="/", headers=[("Host", "w1")]))
     client.send(h11.EndOfMessage())

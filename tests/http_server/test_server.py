@@ -1,4 +1,4 @@
-"""Servers over TLS: who is served, what a handshake may take; and the addresses that servers listen on."""
+"""Servers over TLS: who is served, limits of a handshake; and the addresses that servers listen on."""
 
 from __future__ import annotations
 

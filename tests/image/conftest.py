@@ -37,7 +37,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
 
 @pytest.fixture(scope="session")
 def emulator(image: Image) -> tuple[str, ...]:
-    """What runs the image's programs on this machine; empty where they need nothing for that."""
+    """Return the emulator for the image's programs; empty if this machine runs them itself."""
     machine = MACHINES[image.architecture]
     if machine == platform.machine():
         return ()

@@ -19,7 +19,7 @@ SERVER = 65532
 
 
 class ContainedNode(Node):
-    """Agent and server are containers with nothing of the machine but what the DaemonSet mounts.
+    """Agent and server are containers that have only the DaemonSet's mounts of the machine.
 
     Pods' namespaces, which are mounts made later, reach the agent below `/host` alone, by propagation.
     """
@@ -86,7 +86,7 @@ class ContainedNode(Node):
         return directory
 
     def _share_mounts(self) -> None:
-        """What is mounted in here from now on is also to be seen by those who follow."""
+        """Mounts in here from now on are also seen by those who follow."""
         namespaces = self._made("netns")
         subprocess.run(["mount", "--bind", namespaces, namespaces], check=True)
         self._stack.callback(subprocess.run, ["umount", "--lazy", namespaces], check=True)

@@ -1,7 +1,7 @@
 """Containers of the image, run by runc: read-only root, only the privileges and mounts that are named.
 
 They are in the caller's network namespace, as pods with `hostNetwork` are in the node's. Their system
-calls are filtered where a profile for that is installed. Programs for another architecture are
+calls are filtered if a profile for that is installed. Programs for another architecture are
 emulated, but for those that a program of the image executes itself.
 Source: OCI runtime specification 1.0.2, "config" and "config-linux".
 """
@@ -43,7 +43,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rights:
-    """As a pod's securityContext says it; what is not named is dropped.
+    """As a pod's securityContext says it; capabilities that are not named are dropped.
 
     user: by default the image's. groups: supplemental ones.
     """
@@ -77,7 +77,7 @@ class Containers:
         program: Sequence[str] = (),
         environment: Sequence[str] = (),
     ) -> subprocess.Popen[bytes]:
-        """Start it; what is returned passes signals on. program: instead of the image's own."""
+        """Start it; the returned process passes signals on. program: instead of the image's own."""
         name = f"k8srdma-{secrets.token_hex(6)}"
         bundle = self.directory / name
         bundle.mkdir()
@@ -94,7 +94,7 @@ class Containers:
         )
 
     def run(self, arguments: Sequence[str], rights: Rights, **more: Any) -> str:
-        """Run one that ends by itself, with status 0; what it printed."""
+        """Run one that ends by itself, with status 0; return its output."""
         with self.start(arguments, rights, log=subprocess.PIPE, **more) as process:
             out, errors = process.communicate(timeout=self.deadline_s)
         assert process.returncode == 0, errors.decode()
@@ -149,7 +149,7 @@ class Containers:
                 "cgroupsPath": f"/{name}",
                 "rootfsPropagation": "rslave",
                 **({"seccomp": seccomp} if seccomp else {}),
-                # As runtimes do: what of these is the machine's is not for containers.
+                # As runtimes do: the machine's part of these is not for containers.
                 "maskedPaths": ["/proc/kcore", "/proc/keys", "/sys/firmware"],
                 "readonlyPaths": ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"],
             },

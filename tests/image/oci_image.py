@@ -13,12 +13,12 @@ from typing import Any
 
 WHITEOUT = ".wh."
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
-"""What the kernel calls an image's architecture."""
+"""The kernel's name of an image's architecture."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """root: its files. config: what it says of itself and of its process. compressed: bytes of its layers."""
+    """root: its files. config: its record of itself and its process. compressed: bytes of its layers."""
 
     root: Path
     architecture: str
@@ -56,7 +56,7 @@ def revision(archive: Path) -> str:
 
 
 def unpack(archive: Path, directory: Path) -> Image:
-    """Unpack it below a directory; AssertionError where a layer takes away what one before it brought."""
+    """Unpack it below a directory; AssertionError if a layer takes away files that one before it brought."""
     layout, root = directory / "layout", directory / "root"
     with tarfile.open(archive) as whole:
         whole.extractall(layout, filter="data")

@@ -1,7 +1,7 @@
-"""What system calls a container may make, by the profile of podman and buildah.
+"""System calls that a container may make, by the profile of podman and buildah.
 
 It comes with them (Debian package golang-github-containers-common). Its rules depend on capabilities and
-architecture, which runc knows nothing of. Source: containers/common, pkg/seccomp/types.go; OCI runtime
+architecture, which runc does not know. Source: containers/common, pkg/seccomp/types.go; OCI runtime
 specification 1.0.2, "config-linux", Seccomp.
 """
 
@@ -18,7 +18,7 @@ PROFILE = Path("/usr/share/containers/seccomp.json")
 
 
 def filter_for(architecture: str, capabilities: Collection[str]) -> dict[str, Any] | None:
-    """As runc takes it, for these capabilities (`CAP_...`); None where there is no profile."""
+    """Return the profile, if it exists, as runc takes it, for these capabilities (`CAP_...`)."""
     if not PROFILE.exists():
         return None
     profile = json.loads(PROFILE.read_text())

@@ -1,4 +1,4 @@
-"""What is in the image, and what is not."""
+"""The contents of the image, and files that it does not have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doctor in the agent's container sees of the node what it sees on the node itself."""
+"""The doctor in the agent's container sees the same of the node as on the node itself."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def node(make_node: Callable[..., ContainedNode]) -> Iterator[ContainedNode]:
 
 
 def findings(document: bytes) -> dict[tuple[str, str], str]:
-    """Sentences by id and what they are about."""
+    """Return sentences by id and subject."""
     return {(each.id, each.about): each.found for each in decode_doctor(document).findings}
 
 

@@ -21,7 +21,7 @@ ROOT = Rights(user=0)
 
 
 def readable(path: Path, text: str | None = None) -> Mount:
-    """A file for a process that is nobody in particular."""
+    """A file that processes of any user can read."""
     if text is not None:
         path.write_text(text)
     path.chmod(0o644)

@@ -1,4 +1,4 @@
-"""Pretended machines, and what `init` makes of them."""
+"""Pretended machines, and the results of `init` on them."""
 
 from __future__ import annotations
 

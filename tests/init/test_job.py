@@ -1,4 +1,4 @@
-"""What a job says of values that the kernel refuses, and the clock that a signal stops."""
+"""A job's advice on values that the kernel refuses, and the clock that a signal stops."""
 
 from __future__ import annotations
 

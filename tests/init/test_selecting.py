@@ -1,4 +1,4 @@
-"""Which PFs `init` takes, and what it waits for before."""
+"""Which PFs `init` takes, and which events it waits for before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node's directories of plugins and networks, and what a container runtime makes of them."""
+"""A node's directories of plugins and networks, and how a container runtime reads them."""
 
 from __future__ import annotations
 

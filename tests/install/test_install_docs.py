@@ -1,4 +1,4 @@
-"""What the documents say of options and log lines is what there is."""
+"""The documents describe the options and log lines that exist."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ DEADLINE_S = 120
 
 
 class Follower:
-    """The process, and what it logs."""
+    """The process, and its log."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Follower:
         pytest.fail(f"it ended without {event}")
 
     def failed(self) -> str:
-        """What it says last, in vain."""
+        """Return its last message, that of its failure."""
         _, last = self._process.communicate(timeout=DEADLINE_S)
         assert self._process.returncode == 2
         return last

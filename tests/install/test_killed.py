@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 CHANGES = ("open", "os.rename", "os.remove", "os.symlink", "os.chmod", "os.rmdir", "os.mkdir")
-"""Audit events (docs.python.org/3/library/audit_events.html), each before what it tells of is done."""
+"""Audit events (docs.python.org/3/library/audit_events.html), each before its change is made."""
 
 OTHERS = {
     "10-pods.conflist": [conflist(BRIDGE), conflist(BRIDGE, PORTMAP, version="0.4.0")],
@@ -64,7 +64,7 @@ def taken_without_us(node: NodeFiles) -> list[str]:
 
 
 def require_sound(node: NodeFiles, programs: set[bytes]) -> None:
-    """What has to hold at every moment."""
+    """Assert the conditions that hold at every moment."""
     types = node.types()
     if OURS in types:
         assert (node.bin / OURS).read_bytes() in programs

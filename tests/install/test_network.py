@@ -1,4 +1,4 @@
-"""What our file is made of, and when it is not there."""
+"""The contents of our file, and when it is not there."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_broken_link_does_not_prevent_removal(node: NodeFiles, program: Path, ai
 def test_executable_stays_if_the_target_of_a_link_is_unknown(
     node: NodeFiles, program: Path, network: NetworkMode
 ) -> None:
-    """In a container that has the node's directory of networks mounted, and not what else is on the node."""
+    """In a container that has the node's directory of networks mounted, and no other files of the node."""
     (node.confs / "20-x.conflist").symlink_to("/of-the-node/x.conflist")
     installation = node.installation(network)
     installation.install(program)

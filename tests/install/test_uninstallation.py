@@ -1,4 +1,4 @@
-"""`k8s-rdma uninstall` takes everything off a node, or says who holds what."""
+"""`k8s-rdma uninstall` takes everything off a node, or names the holders of the rest."""
 
 from __future__ import annotations
 

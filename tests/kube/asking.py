@@ -1,4 +1,4 @@
-"""Kubeconfig files, and an HTTP server that tells who asks."""
+"""Kubeconfig files, and an HTTP server that reports who asks."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _name(connection: Any) -> str | None:
 def document(
     url: str = "http://127.0.0.1:1", user: dict[str, Any] | None = None, **more: Any
 ) -> dict[str, Any]:
-    """With the context, cluster and user `c`; no user at all where none is given."""
+    """With the context, cluster and user `c`; without any user if it is not given."""
     context = {"cluster": "c"} if user is None else {"cluster": "c", "user": "c"}
     return {
         "current-context": "c",
@@ -117,7 +117,7 @@ def giving(text: str) -> str:
 
 
 def refusal(path: str) -> str:
-    """What a call says for which there are no credentials; and nowhere is a token shown."""
+    """Return the error of a call without credentials; it shows no token anywhere."""
     with (
         Documents(path) as api,
         pytest.raises(ApiUnreachableError, match=r"^get /version: no usable credentials: ") as refused,

@@ -16,7 +16,7 @@ LEASE_S = 15
 class Leases:
     """A Lease in an API server, and time that passes when somebody sleeps.
 
-    faults: what the next writes raise; with `written` they happen nevertheless.
+    faults: errors that the next writes raise; with `written` these are stored all the same.
     """
 
     stored: LeaseView | None = None

@@ -1,4 +1,4 @@
-"""ResourceClaims and pods as documents: what there is, what there is not, and what nobody knows."""
+"""ResourceClaims and pods as documents: existing, missing and unknown ones."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ async def test_lease_is_made_renewed_and_released(cluster):
         renewed = await c.client.write_lease(made)
         assert renewed.version != made.version
         stored = await c.http.get("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/binder")
-        assert stored.json()["metadata"]["managedFields"] == [{}]  # by which kube-apiserver keeps none
+        assert stored.json()["metadata"]["managedFields"] == [{}]  # by which kube-apiserver keeps no entry
         released = await c.client.write_lease(lease("", renewed.version))
         assert released == await c.client.get_lease("kube-system", "binder") == lease("", released.version)
 

@@ -1,4 +1,4 @@
-"""Exec plugins that give certificates, on an HTTPS server that tells who asks."""
+"""Exec plugins that give certificates, on an HTTPS server that reports who asks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def asked(issuer: Issuer) -> Iterator[Asked]:
 
 
 def gives(issuer: Issuer, **status: Any) -> None:
-    """What the plugin of `kubeconfig` gives from now on, beside how often it was asked."""
+    """Set the status that the plugin of `kubeconfig` gives from now on, beside how often it was asked."""
     (issuer.directory / "gives").write_text(json.dumps({"status": status}))
     plugin = issuer.directory / "plugin"
     plugin.write_text('#!/bin/sh\ncd "$(dirname "$0")" && echo >> times && cat gives\n')

@@ -1,4 +1,4 @@
-"""What waits to be written, and what is said when it is not written."""
+"""Writes that wait, and the log of those that fail."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEY = ("status", "uid-1", "")
 
 
 async def logged(status: int) -> list[MutableMapping[str, Any]]:
-    """What is said of a write that the API server refuses with that status."""
+    """Return the log of a write that the API server refuses with that status."""
     tried = asyncio.Event()
     attempts: list[int] = []
 

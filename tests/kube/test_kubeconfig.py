@@ -1,4 +1,4 @@
-"""Kubeconfig files that kubectl takes, and the errors of those that nothing can be made of."""
+"""Kubeconfig files that kubectl takes, and the errors of those that cannot be used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Lease of a leader: who holds it, until when, and what the next one waits for."""
+"""The Lease of a leader: who holds it, until when, and how long the next one waits."""
 
 from __future__ import annotations
 

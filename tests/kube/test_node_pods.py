@@ -1,4 +1,4 @@
-"""What a node's agent asks of the API server, and writes to it."""
+"""Requests of a node's agent to the API server, and its writes."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ async def test_allocatable_devices_are_the_healthy_ones(node):
 
 @asynccontextmanager
 async def answering(node: Node, serve):
-    """A kubelet with GetAllocatableResources alone, or with List alone where that is not served."""
+    """A kubelet with GetAllocatableResources alone, or with List alone if that is not served."""
 
     async def nothing(_):
         return ()

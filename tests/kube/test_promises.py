@@ -1,4 +1,4 @@
-"""What a bound pod's placement annotation promises."""
+"""The promises of a bound pod's placement annotation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ POD = PodView(
 
 
 def test_pod_in_the_network_of_its_node_has_no_promise():
-    """One that was bound before extenders refused it reserves nothing for interfaces that it never gets."""
+    """One that was bound before extenders refused it reserves no rates for interfaces that it never gets."""
     promise = read_promise(POD, None, NO_POLICIES)
     assert promise is not None
     assert promise.placement.interfaces == PLACEMENT.interfaces

@@ -1,4 +1,4 @@
-"""What nodes publish: written with preconditions, followed as bytes."""
+"""Objects that nodes publish: written with preconditions, followed as bytes."""
 
 from __future__ import annotations
 

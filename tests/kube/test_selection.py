@@ -51,7 +51,7 @@ def account(tmp_path: Path) -> Path:
 
 
 def in_pod(directory: Path, code: str, **environment: str) -> str:
-    """Run code in a mount namespace with the service account; return what it prints."""
+    """Run code in a mount namespace with the service account; return its output."""
     command = ["unshare", "--mount", "sh", "-c", ENTER, "sh", str(directory), sys.executable, "-c", code]
     kept = {key: value for key, value in os.environ.items() if key not in ("KUBECONFIG", "POD_NAMESPACE")}
     ended = subprocess.run(

@@ -41,7 +41,7 @@ PODS = f"{API}/api/v1/namespaces/default/pods"
 
 
 def until(what: str, holds: Callable[[], Any], *, within_s: float = DEADLINE_S, pause_s: float = 0.3) -> Any:
-    """What `holds` gives once that is true; TimeoutError names what was waited for."""
+    """Return the value of `holds` once that is true; TimeoutError names the awaited condition."""
     end = time.monotonic() + within_s
     while not (found := holds()):
         if time.monotonic() > end:
@@ -62,7 +62,7 @@ class Node:
     # As the documentation has it done by hand
 
     def set_up(self) -> None:
-        """Everything but what needs the API server."""
+        """Everything but the parts that need the API server."""
         for path, text in self.site.files().items():
             self.machine.write(path, text)
         self.machine.run("ip", "address", "add", f"{self.site.address}/24", "dev", "eth0")
@@ -136,7 +136,7 @@ class Node:
         return self.machine.run("ctr", "-n", "k8s.io", *arguments, check=check, timeout_s=timeout_s)
 
     def report(self) -> dict[str, Any]:
-        """What the agent says, as the server shows it."""
+        """Return the agent's report, as the server shows it."""
         answer: dict[str, Any] = ask(self.machine, "GET", f"{SERVER}/v1/node")
         return answer
 
@@ -147,7 +147,7 @@ class Node:
         return [each for each in json.loads(shown or "[]") if each]
 
     def sandboxes(self, pod: str) -> list[dict[str, Any]]:
-        """What the kubelet keeps of a pod's sandboxes that are up."""
+        """Return the kubelet's records of a pod's sandboxes that are up."""
         folder = self.machine.shared / "sandboxes"
         every = (
             [json.loads(path.read_text()) for path in folder.glob("[!.]*.json")] if folder.exists() else []
@@ -155,7 +155,7 @@ class Node:
         return [each for each in every if each["pod"]["name"] == pod and each.get("result")]
 
     def container(self, uid: str, sandbox: str) -> str | None:
-        """The id of a pod's only container in that sandbox; None while there is none."""
+        """Return the id of a pod's only container in that sandbox, if it exists."""
         try:
             record = json.loads((self.machine.shared / "containers" / f"{uid}.json").read_text())
         except FileNotFoundError:
@@ -169,12 +169,12 @@ class Node:
         return [line.rpartition("/")[2] for line in listed.stdout.split()]
 
     def leftovers(self) -> dict[str, Any]:
-        """What is not as it was before the first pod; waited for."""
+        """Return differences from the state before the first pod; VFs are waited for."""
         vfs = not_home(self.machine, self.before)
         return vfs | {what: left for what, left in self._kept().items() if left}
 
     def _kept(self) -> dict[str, Any]:
-        """Leases, markers, allocations, VFs that nobody accounts for, what containerd runs."""
+        """Leases, markers, allocations, VFs that are not accounted for, containerd's tasks."""
         report = self.report()
         return {
             "leases": self.leases(),
@@ -251,7 +251,7 @@ class Cluster:
         return str(ask(self.main.machine, "POST", PODS, pod)["metadata"]["uid"])
 
     def get(self, name: str) -> dict[str, Any] | None:
-        """A pod's object; None when there is none."""
+        """Return a pod's object, if it exists."""
         try:
             found: dict[str, Any] = ask(self.main.machine, "GET", f"{PODS}/{name}")
         except HttpError as error:
@@ -275,7 +275,7 @@ class Cluster:
         return found
 
     def end(self, *names: str) -> None:
-        """Delete pods; nothing of them is left in the API server when this returns."""
+        """Delete pods; they are gone from the API server when this returns."""
         for name in names:
             ask(self.main.machine, "DELETE", f"{PODS}/{name}")
         for name in names:

@@ -21,7 +21,7 @@ __all__ = ["cluster", "lab_cluster"]
 VARIABLE = "K8S_RDMA_LAB"
 FOLDER = Path(__file__).parent
 TIMEOUT_S = 900
-"""Of a test that names none: emulated machines are slow, and module-wide ones boot within a test's time."""
+"""Of a test without its own: emulated machines are slow, and module-wide ones boot within a test's time."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def lab_cache() -> Cache:
-    """Of what guests are made of; `start` makes what is missing."""
+    """Of the parts of guests; `start` makes missing ones."""
     return Cache(Path(os.environ[VARIABLE]))
 
 

@@ -17,7 +17,7 @@ ASK = 'exec 3<>"/dev/tcp/$1/$2"; cat >&3; cat <&3'
 
 
 class HttpError(Exception):
-    """No answer of status 2xx. status: the other one, 0 if nobody answered; body: what it says."""
+    """No answer of status 2xx. status: the other one, 0 without an answer; body: its content."""
 
     def __init__(self, asked: str, status: int, body: Any) -> None:
         super().__init__(f"{asked}: {status}: {body}")
@@ -45,7 +45,7 @@ def ask(machine: Machine, method: str, url: str, body: Any = None, *, kind: str 
 
 
 class _Received:
-    """What `http.client` takes for a socket."""
+    """A socket for `http.client`."""
 
     def __init__(self, received: bytes) -> None:
         self._received = received

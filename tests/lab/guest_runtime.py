@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lab.machine import Background, Machine
 
 TRY_AGAIN = 11
-"""CNI error (specification 1.1.0, "Error"): what is in the way passes by itself."""
+"""CNI error (specification 1.1.0, "Error"): the obstacle passes by itself."""
 _sandboxes = itertools.count(1)
 
 
@@ -32,7 +32,7 @@ class Sandbox:
         return self.container
 
 
-class CniFailed(Exception):  # noqa: N818 - what CNI calls an error is an answer
+class CniFailed(Exception):  # noqa: N818 - an error of CNI is an answer
     """The executable's answer to a call that failed."""
 
     def __init__(self, verb: str, code: int, msg: str, details: str) -> None:
@@ -43,14 +43,14 @@ class CniFailed(Exception):  # noqa: N818 - what CNI calls an error is an answer
 
 
 class GuestRuntime:
-    """leases_dir: where host-local keeps addresses."""
+    """leases_dir: the directory of host-local's addresses."""
 
     def __init__(self, machine: Machine, *, leases_dir: str) -> None:
         self.machine = machine
         self.leases_dir = leases_dir
 
     def add(self, pod: str, *wishes: dict[str, Any]) -> Sandbox:
-        """A sandbox of its own and ADD; CniFailed, and then nothing is done about it."""
+        """A sandbox of its own and ADD; CniFailed, which is left without a cleanup."""
         sandbox = self.sandbox(pod, *wishes)
         self.attach(sandbox)
         return sandbox
@@ -72,7 +72,7 @@ class GuestRuntime:
         return sandbox
 
     def sandbox(self, pod: str, *wishes: dict[str, Any]) -> Sandbox:
-        """With a namespace, and nothing in it."""
+        """With a namespace that is empty."""
         container = f"{pod}-{next(_sandboxes)}"
         self.machine.run("ip", "netns", "add", container)
         return Sandbox(pod, container, json.dumps(wishes))
@@ -92,11 +92,11 @@ class GuestRuntime:
         self.end_namespace(sandbox)
 
     def end_namespace(self, sandbox: Sandbox) -> None:
-        """Of a sandbox; nothing is in it any more, but what the agent gave it."""
+        """Of a sandbox; it is empty by then, but for the agent's devices."""
         self.machine.run("ip", "netns", "delete", sandbox.netns)
 
     def cni(self, verb: str, sandbox: Sandbox) -> str:
-        """What the executable prints, as a runtime calls it; CniFailed with its error."""
+        """Return the executable's output, as a runtime calls it; CniFailed with its error."""
         call = self.machine.run(
             PLUGIN,
             input=self._netconf(sandbox),
@@ -110,7 +110,7 @@ class GuestRuntime:
         return call.stdout
 
     def begin(self, verb: str, sandbox: Sandbox) -> Background:
-        """The same call, which goes on while others are made; what it prints is in its output."""
+        """The same call, which goes on while others are made; the returned process has its output."""
         path = f"/run/{sandbox.container}.conf"
         self.machine.write(path, self._netconf(sandbox))
         script = f"exec {PLUGIN} < {path}"

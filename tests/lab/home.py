@@ -32,10 +32,10 @@ echo ---; ip -json -details address show; echo ---; rdma -j link show 2>/dev/nul
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vf:
-    """A VF as the node's own namespace shows it. Rates in Mb/s, 0 for none; vlan 0 for none.
+    """A VF as the node's own namespace shows it. Rates in Mb/s; 0 for an unset rate or vlan.
 
-    netdev: its name; None while it is in another namespace or has no driver, and then what it is not known.
-    addresses: those of IPv4, which a VF at home has none of. rdma: the device that its netdev carries.
+    netdev: its name; unset while it is in another namespace or has no driver, as are its properties then.
+    addresses: those of IPv4; empty for a VF at home. rdma: the device that its netdev carries.
     """
 
     pci: str
@@ -53,7 +53,7 @@ class Vf:
 
 
 def vfs_of(machine: Machine, pfs: Iterable[str] = PFS) -> dict[tuple[str, int], Vf]:
-    """Every VF by its PF's netdev and its index. pf_mac: what the PF has for it."""
+    """Every VF by its PF's netdev and its index. pf_mac: the PF's address for it."""
     functions, links, rdma = (
         machine.run("bash", "-c", LOOK.format(pfs=" ".join(pfs))).stdout.strip().split("---\n")
     )
@@ -71,7 +71,7 @@ def vfs_of(machine: Machine, pfs: Iterable[str] = PFS) -> dict[tuple[str, int], 
 def not_home(
     machine: Machine, before: Mapping[tuple[str, int], Vf], *, within_s: float = DEADLINE_S
 ) -> dict[str, tuple[Any, Any]]:
-    """What is not as it was, as (then, now), by VF and property; looks until all is, or the time is over."""
+    """Return changes as (then, now), by VF and property; looks until all are gone, or the time is over."""
     pfs = tuple(dict.fromkeys(pf for pf, _ in before))
     end = time.monotonic() + within_s
     while True:
@@ -84,7 +84,7 @@ def not_home(
 def differences(
     before: Mapping[tuple[str, int], Vf], now: Mapping[tuple[str, int], Vf]
 ) -> dict[str, tuple[Any, Any]]:
-    """What differs between two looks, by VF and property."""
+    """Return the differences of two looks, by VF and property."""
     left = {}
     for (pf, index), then in before.items():
         vf = now.get((pf, index))

@@ -7,7 +7,7 @@
     node.delete(pod)
     assert node.leftovers() == {}
 
-Nobody else is there, so that a test may do to the node whatever it wants.
+The node is alone, so that a test may change it at will.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ EVERYTHING = 'policies: [{name: everything, namespaces: ["*"], allow: ["*"]}]'
 
 
 class LoneNode(GuestRuntime):
-    """A guest whose PFs have VFs. state_dir: where ledger and leases are; /disk survives a reboot.
+    """A guest with VFs on its PFs. state_dir: of ledger and leases; /disk survives a reboot.
 
     Whatever a node of before left in the guest is gone.
     """
@@ -128,7 +128,7 @@ class LoneNode(GuestRuntime):
         self.agent = self.server = None
 
     def start_server(self) -> None:
-        """It shows what the agent says when this returns."""
+        """It shows the agent's report when this returns."""
         config = f"{ETC}/server.yaml"
         self.server = self.machine.start("k8s-rdma", "server", "--config", config, name="server")
         self.until("the server shows the agent's report", lambda _: True)
@@ -136,7 +136,7 @@ class LoneNode(GuestRuntime):
     # Looking at it
 
     def report(self) -> dict[str, Any] | None:
-        """`/v1/node`, which the agent told; None while it does not."""
+        """Return `/v1/node` while the agent reports it."""
         try:
             answer: dict[str, Any] = ask(self.machine, "GET", f"{SERVER}/v1/node")
         except (HttpError, LabError, HTTPException, ValueError):
@@ -183,11 +183,11 @@ class LoneNode(GuestRuntime):
         return len(self.log(event))
 
     def sh(self, script: str) -> str:
-        """What a script of bash prints, which succeeds."""
+        """Return the output of a script of bash, which succeeds."""
         return self.machine.run("bash", "-c", script).stdout
 
     def leftovers(self, *, within_s: float = 30.0) -> dict[str, Any]:
-        """What is not as before the first pod: VFs, their rates, leases, markers, allocations; waited for."""
+        """Return changes by pods: VFs, their rates, leases, markers, allocations; waits for their end."""
         found: dict[str, Any] = {}
 
         def nothing() -> bool:

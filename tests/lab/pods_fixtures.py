@@ -1,4 +1,4 @@
-"""A cluster of two guests for a whole run of tests, and what each test must leave of it."""
+"""A cluster of two guests for a whole run of tests, and the state in which each test must leave it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def lab_cluster(lab_cache: Cache, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture
 def cluster(lab_cluster: Cluster) -> Iterator[Cluster]:
-    """The same; what a test leaves is ended, and must leave no trace."""
+    """The same; pods that a test leaves are ended, and must leave no trace."""
     yield lab_cluster
     lab_cluster.end(*lab_cluster.pods())
     assert lab_cluster.leftovers() == {}

@@ -17,7 +17,7 @@ FOLDERS = {
     "usr": "/usr",
     "verbs": "/etc/libibverbs.d",
 }
-"""Of the guest, mounted into containers by these names: what they run is Debian's."""
+"""Of the guest, mounted into containers by these names: they run Debian's programs."""
 FOR_EVER = ["/busybox", "sleep", "1000000"]
 
 

@@ -1,4 +1,4 @@
-"""What pods have been given, by the agent's report and by the kernel."""
+"""The interfaces of pods, by the agent's report and by the kernel."""
 
 from __future__ import annotations
 

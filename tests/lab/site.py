@@ -1,4 +1,4 @@
-"""The files of a node that was set up by hand, as the documentation has them, and where things are there."""
+"""The files of a node that was set up by hand, as the documentation has them, and their paths there."""
 
 from __future__ import annotations
 

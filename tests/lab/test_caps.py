@@ -1,6 +1,6 @@
 """Caps in a guest, by the agent and the CNI executable: who keeps them, and that software's hold.
 
-QEMU keeps the rates that are programmed on VFs and enforces none, so that throughput is measured under
+QEMU keeps the rates that are programmed on VFs without effect, so that throughput is measured under
 software's caps alone: payload, compared as the frames that it takes (`lab.report.frames`).
 """
 
@@ -105,7 +105,7 @@ def verbs_frames(source: Endpoint, destination: Endpoint) -> float:
     return found.mbps / write_share(found.message, found.path_mtu)
 
 
-# What is measured
+# Measured caps
 
 
 @pytest.mark.alone
@@ -129,7 +129,7 @@ def test_cap_that_was_removed_holds_again_when_the_agent_has_looked(pods: Pods) 
     assert_holds(cap, lambda: tcp_frames(source, destination))
 
 
-# What is set
+# Set caps
 
 
 def test_cap_that_is_removed_in_the_pod_is_restored_and_reported(pods: Pods, node: LabNode) -> None:

@@ -1,4 +1,4 @@
-"""The agent is killed at random points of ADDs and started again: pods get what they want, or leave nothing.
+"""The agent is killed at random points of ADDs and started again: pods get all they want, or leave no trace.
 
 A point is a system call by which the agent changes something or asks somebody: netlink, the ledger's disk,
 another program, a file. strace(1) kills the agent when it is about to make that call.
@@ -45,7 +45,7 @@ def node(lone_machine: Machine) -> Iterator[LoneNode]:
 
 
 def traced(node: LoneNode, *options: str) -> Background:
-    """strace of the agent's threads, and not of what it runs; it traces when this returns."""
+    """strace of the agent's threads, and not of its children; it traces when this returns."""
     tasks = f"/proc/{node.agent_pid()}/task"
     threads = [option for thread in node.sh(f"ls {tasks}").split() for option in ("-p", thread)]
     tracer = node.machine.start("strace", *threads, *options, name="strace")
@@ -55,7 +55,7 @@ def traced(node: LoneNode, *options: str) -> Background:
 
 
 def points_of_an_add(node: LoneNode) -> list[Point]:
-    """Every point of an ADD that nobody disturbs, in the order in which they come."""
+    """Every point of an undisturbed ADD, in the order in which they come."""
     tracer = traced(node, "-e", f"trace={CALLS}", "-o", "/lab/points")
     sandbox = node.add("counted", *WISHES)
     tracer.stop()

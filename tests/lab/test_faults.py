@@ -1,4 +1,4 @@
-"""What happens to a node's hardware while pods use it: the node says what it sees, and loses nothing.
+"""Changes of a node's hardware while pods use it: the node reports them, and loses no state.
 
 Everything is done behind the agent's back, by the kernel's own files, `ip` and the cable.
 """
@@ -81,7 +81,7 @@ def link_mbps(report: dict[str, Any], pf: str) -> int | None:
 
 
 def metric(node: LoneNode, name: str, **labels: str) -> float | None:
-    """Of a node's metrics; None where there is no such series."""
+    """Return a value of a node's metrics, if there is such a series."""
     for line in node.metrics().splitlines():
         if line.startswith(f"{name}{{") and all(f'{key}="{value}"' in line for key, value in labels.items()):
             return float(line.rpartition(" ")[2])
@@ -216,7 +216,7 @@ def test_foreign_change_of_the_number_of_vfs_takes_them_from_pods_and_loses_no_r
 
 
 def made_anew(node: LoneNode) -> None:
-    """What an operator does: the agent stopped, `init`, the agent started."""
+    """As an operator does: the agent stopped, `init`, the agent started."""
     node.kill_agent()
     node.init()
     node.start_agent()
@@ -277,7 +277,7 @@ def full_disk(node: LoneNode) -> Iterator[None]:
 
 @contextmanager
 def broken_disk(node: LoneNode) -> Iterator[None]:
-    """Read-only since an error, as ext4 makes it: until it is mounted anew, when nobody uses it."""
+    """Read-only since an error, as ext4 makes it: until it is mounted again, when it is out of use."""
     node.sh("mount -o remount,errors=remount-ro /disk; echo broken > /sys/fs/ext4/vda/trigger_fs_error")
     until("read-only", lambda: node.machine.run("touch", "/disk/probe", check=False).returncode)
     try:

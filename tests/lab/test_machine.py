@@ -1,4 +1,4 @@
-"""The lab's machines themselves: commands, what happens to them, cables, power, two on one fabric, NUMA."""
+"""The lab's machines themselves: commands, failures, cables, power, two on one fabric, NUMA."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def test_machine_ends_with_the_process_that_started_it_however_that_ends(lab_cac
 
 
 def await_end(pid: int) -> bool:
-    """Of a process that may be nobody's child any more."""
+    """Of a process that may have lost its parent."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -230,7 +230,7 @@ def test_container_of_crio_that_is_not_root_registers_memory_by_its_slot_alone(
 
 
 def printed_by_cri(machine: Machine, socket: str, slot: str) -> str:
-    """Return what the program prints in a container of a pod with that slot."""
+    """Return the program's output in a container of a pod with that slot."""
     container = {
         "name": slot,
         "image": IMAGE,

@@ -1,4 +1,4 @@
-"""What becomes of running pods when the container runtime, or what it runs, is killed."""
+"""Running pods when the container runtime, or a process that it runs, is killed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ PROGRAMMED = {"rdma0": (0, 300), "rdma1": (0, 100)}
 
 
 def rates(pod: Pod) -> list[tuple[str, int, int]]:
-    """What the agent reports of a pod's interfaces."""
+    """Return a pod's interfaces in the agent's report."""
     return [(each["pf"], each["min_tx_rate"], each["max_tx_rate"]) for each in held(pod)]
 
 
 def assert_whole(pod: Pod) -> None:
-    """It has what it asked for once, programmed, with an address of its own for each interface."""
+    """It has its requested interfaces once, programmed, with an address of its own for each interface."""
     assert programmed(pod) == PROGRAMMED
     addresses = pod.addresses()
     assert set(addresses) == {"eth0", *PROGRAMMED}

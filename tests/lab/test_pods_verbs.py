@@ -1,7 +1,7 @@
 """Verbs between two pods on two nodes over their VFs, in both modes of RDMA's network namespaces.
 
 The RDMA device is soft-RoCE's, which dies when its netdev changes namespace: `soft-roce`, a CNI plugin behind
-ours, makes it when the VF is in the pod. That our agent moves an RDMA device is shown where its netdev stays,
+ours, makes it when the VF is in the pod. That our agent moves an RDMA device is shown if its netdev stays,
 in tests/hardware/test_kernel_rdma.py; that it moves both together, as a real VF's, by suite `devices` of
 test_suites.py, for which soft-RoCE's devices live on (module parameter `survives_moves=Y`).
 """
@@ -26,7 +26,7 @@ MODES = ("exclusive", "shared")
 BANDWIDTH = ("-F", "-s", "65536", "-n", "100", "-t", str(DEPTH), "-u", TIMEOUT)
 SERVING_S = 120
 NOT_YET = ("Couldn't connect", "RDMA_CM_EVENT_REJECTED", "RDMA_CM_EVENT_UNREACHABLE")
-"""What perftest's and rdma_cm's clients say of a server that does not listen."""
+"""Errors of perftest's and rdma_cm's clients if the server does not listen."""
 
 
 @pytest.fixture(params=MODES)
@@ -43,7 +43,7 @@ def devices(pod: Pod) -> list[str]:
 
 
 def between(server: Pod, client: Pod, serve: tuple[str, ...], ask: tuple[str, ...]) -> str:
-    """What a client's program says of its exchange with the server's."""
+    """Return the report of a client's program on its exchange with the server's."""
     serving = server.begin("timeout", str(SERVING_S), *serve, name=f"serve-{serve[0]}-{server.uid}")
     done = until(f"{ask[0]} ends well", lambda: _try(client, ask, serving.running))
     assert serving.wait(SERVING_S) == 0, serving.output()

@@ -35,7 +35,7 @@ def leases(node: LoneNode) -> list[str]:
 
 
 def boot_again(node: LoneNode, *, orderly: bool = False) -> None:
-    """Everything but the disk is new: configuration, VFs, run_dir. The agent has what the disk tells.
+    """Everything but the disk is new: configuration, VFs, run_dir. The agent has the disk's information.
 
     orderly: by a shutdown, which leaves pods and their sandboxes as they are, too; else by a power cut.
     """
@@ -84,7 +84,7 @@ def test_add_that_a_power_cut_ended_leaves_no_state(node: LoneNode) -> None:
 
 
 def vfs_by_hand(node: LoneNode) -> None:
-    """VFs to which nobody gives names or addresses: the driver thinks of others at each boot."""
+    """VFs without given names or addresses: the driver thinks of others at each boot."""
     for pf in PFS:
         node.sh(f"echo 0 > /sys/class/net/{pf}/device/sriov_numvfs")
     node.machine.run("lab-sriov", str(VFS))

@@ -1,4 +1,4 @@
-"""`python -m lab shell`: what its greeting offers works, and what is mistyped says so."""
+"""`python -m lab shell`: the commands of its greeting work, and mistyped ones are named."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ TEST_S = 600
 SUITE_S = 3000
 SHORT_SUITE_S = 600
 TIMER_LOST = "rcu_preempt kthread timer wakeup didn't happen"
-"""A guest's kernel says so when the emulator forgot a processor's timer: nothing goes on there any more."""
+"""A guest's kernel says so when the emulator forgot a processor's timer: the guest has stopped by then."""
 PASSED = ("passed", "")
 COMPLAINTS = "dmesg | grep -E -A 30 'BUG:|Oops|general protection' || true"
 """Of the kernel; not that somebody waits for long, which is the host's doing."""
@@ -37,7 +37,7 @@ ENVIRONMENT = {
 class Suite:
     """arguments: pytest's. vfs, iommu: as of `Shape`. prepare: a script of bash that runs before.
 
-    needless: patterns of reasons why a test of it says nothing here; all others must pass. fewest: tests that
+    needless: patterns of reasons why a test of it is useless here; all others must pass. fewest: tests that
     pass.
     """
 
@@ -147,7 +147,7 @@ class TimerLostError(Exception):
 
 
 def in_guest(suite: Suite, cache: Cache, shared: Path, limit_s: float) -> tuple[str, str]:
-    """What pytest said, and complaints of the kernel."""
+    """Return pytest's output, and complaints of the kernel."""
     shared.mkdir()
     with start(Shape(vfs=suite.vfs, iommu=suite.iommu), cache=cache, shared=shared) as machine:
         try:
@@ -161,7 +161,7 @@ def in_guest(suite: Suite, cache: Cache, shared: Path, limit_s: float) -> tuple[
 
 
 def run_suite(machine: Machine, suite: Suite, limit_s: float) -> str:
-    """What pytest said."""
+    """Return pytest's output."""
     options = ("-p", "no:cacheprovider", f"--timeout={TEST_S}", "--junit-xml=/lab/suite.xml", "-q")
     command = ("python3", "-m", "pytest", *options, *suite.arguments)
     running = machine.start(*command, name="suite", env=ENVIRONMENT | suite.environment, cwd="/src")

@@ -1,4 +1,4 @@
-"""`k8s-rdma verify node` on igb: QEMU's card takes caps and enforces none, software's caps hold.
+"""`k8s-rdma verify node` on igb: QEMU's card takes caps without effect, software's caps hold.
 
 Both are shown by one node: eth0's rule demands software's caps, eth1's leaves them to the driver.
 """

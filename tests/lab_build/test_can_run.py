@@ -1,4 +1,4 @@
-"""What a machine must have for the lab, and what is said of one that has it not."""
+"""The lab's needs of a machine, and the error of a machine that lacks one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tools print, and how payload is made into frames."""
+"""The output of tools, and how payload is made into frames."""
 
 from __future__ import annotations
 

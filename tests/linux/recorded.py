@@ -1,6 +1,6 @@
-"""Conversations with the kernel: recorded where the hardware is, replayed where it is not.
+"""Conversations with the kernel: recorded on machines with the hardware, replayed on others.
 
-A file holds a request a line (`> ` and its bytes in hexadecimal), and below it what answered (`< `), a line a
+A file holds a request a line (`> ` and its bytes in hexadecimal), and below it its answers (`< `), a line a
 datagram. Sequence and port numbers are 0 there. Lines that begin with `#` say where it was recorded.
 """
 
@@ -39,7 +39,7 @@ def refusal(number: int) -> str:
 class Replay:
     """A connection; of several equal requests each gets its own answer, and any after them the last one.
 
-    What stands before the first request answers all that are not there.
+    The lines before the first request answer all requests that are not in the file.
     """
 
     def __init__(self, conversation: str) -> None:
@@ -70,7 +70,7 @@ class Replay:
 
 
 class Recording:
-    """A connection to the kernel that writes down what is said."""
+    """A connection to the kernel that writes down requests and answers."""
 
     def __init__(self, family: int) -> None:
         self._kernel: socket.socket = connect(family)

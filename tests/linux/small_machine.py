@@ -1,4 +1,4 @@
-"""A machine of few files: a copy of sysfs below a directory, and what netlink answers, as plain values."""
+"""A machine of few files: a copy of sysfs below a directory, and answers of netlink, as plain values."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def link(index: int, name: str, device: str = "", **changes: object) -> Link:
 
 @dataclass
 class Answers:
-    """`Queries` that answers what it holds; `asked` are the PFs asked about their VFs."""
+    """`Queries` that answers from its fields; `asked` are the PFs asked about their VFs."""
 
     by_name: dict[str, Link] = field(default_factory=dict)
     vfs: dict[int, list[VfInfo]] = field(default_factory=dict)

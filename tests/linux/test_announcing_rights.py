@@ -1,4 +1,4 @@
-"""What an agent without the right to raw sockets can announce, and what it says of the rest."""
+"""Announcements of an agent without the right to raw sockets, and its error for the rest."""
 
 from __future__ import annotations
 

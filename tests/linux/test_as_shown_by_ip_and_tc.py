@@ -1,4 +1,4 @@
-"""What was asked for, as iproute2 shows it: another reader of the same kernel."""
+"""Requested settings as iproute2 shows them: another reader of the same kernel."""
 
 from __future__ import annotations
 

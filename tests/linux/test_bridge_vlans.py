@@ -1,4 +1,4 @@
-"""VLANs of a bridge's ports, where the running kernel's bridges know any."""
+"""VLANs of a bridge's ports, if the running kernel's bridges know any."""
 
 from __future__ import annotations
 

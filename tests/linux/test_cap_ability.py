@@ -1,4 +1,4 @@
-"""Whether the kernel can keep caps is asked until it can, and told of the PFs that leave caps to software."""
+"""The kernel is queried until it can keep caps; if it cannot, PFs that leave caps to software report it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever watches is told of changes, can ask which, and is told of nothing once it ended."""
+"""Watchers are notified of changes, can ask which, and are not notified after their end."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_dirty_links_are_those_that_changed_and_once(rtnl, bridge, other):
 
 
 def test_watcher_is_notified_although_a_query_came_first(rtnl, bridge):
-    """Else nobody would see a change that was asked away by who had another purpose."""
+    """Otherwise a query for another purpose would hide a change from the watcher."""
     working, told = threading.Event(), Watcher()
 
     def changed():
@@ -325,7 +325,7 @@ def test_node_is_polled_if_the_kernel_watches_no_directory(tmp_path, limit):
 
 
 class Messages:
-    """A socket that has messages about link 7, without end if `number` is None."""
+    """A socket that has `number` messages about link 7, endless ones if it is unset."""
 
     def __init__(self, number, error=None):
         self.number = number

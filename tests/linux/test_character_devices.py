@@ -1,4 +1,4 @@
-"""The device nodes of what pods have, by a copy of sysfs."""
+"""The device nodes of pods' devices, by a copy of sysfs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modes of embedded switches as netdevsim told them, and as the kernel here does."""
+"""Modes of embedded switches as netdevsim reported them, and as the kernel here does."""
 
 from __future__ import annotations
 

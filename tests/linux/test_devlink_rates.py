@@ -1,4 +1,4 @@
-"""Rates by devlink as netdevsim told them, and as other drivers and kernels may."""
+"""Rates by devlink as netdevsim reported them, and as other drivers and kernels may."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_kernel_without_devlink_or_without_devices_has_none(namespace):
 
 
 def altered(before, after):
-    """As recorded, with other bytes in what was answered."""
+    """As recorded, with other bytes in the answers."""
     lines = (FOLDER / "devlink-rates.txt").read_text().splitlines()
     assert any(before.hex() in line for line in lines)
     said = [line.replace(before.hex(), after.hex()) if line.startswith("<") else line for line in lines]

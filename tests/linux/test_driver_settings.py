@@ -1,4 +1,4 @@
-"""What drivers can set on VFs beside rates."""
+"""Settings of VFs beside rates that drivers can set."""
 
 from __future__ import annotations
 

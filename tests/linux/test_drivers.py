@@ -1,4 +1,4 @@
-"""What drivers take, against what their sources say (paths and versions of Linux in the module)."""
+"""Rates that drivers take, compared with their sources (paths and versions of Linux in the module)."""
 
 from __future__ import annotations
 

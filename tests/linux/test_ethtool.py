@@ -1,4 +1,4 @@
-"""Drivers as the kernel here tells them."""
+"""Drivers as the kernel here reports them."""
 
 from __future__ import annotations
 

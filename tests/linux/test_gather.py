@@ -1,4 +1,4 @@
-"""Records of machines that were recorded themselves: what is seen of the one is what is seen of the other."""
+"""Records of machines that were recorded themselves: both are observed alike."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_record_of_a_record_is_the_same_record(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["igb", "igb-rxe", "netdevsim"])
 def test_record_holds_all_that_the_machine_was_recorded_with(name: str) -> None:
-    """These were recorded by `gather` from a running kernel, files that nothing reads included."""
+    """These were recorded by `gather` from a running kernel, files that no code reads included."""
     machine = next(recorded(path) for path in MACHINES if path.stem == name)
     assert gathered(machine).sysfs == machine.machine.sysfs
 
@@ -183,7 +183,7 @@ def test_recording_cannot_be_written_through(sysfs) -> None:
 
 def test_recording_notes_a_refusal_and_returns_no_content() -> None:
     class Broken(RecordedQueries):
-        """Whose netdevs cannot be told."""
+        """Queries that cannot list netdevs."""
 
         def links(self) -> Sequence[Link]:
             msg = "nothing is known"

@@ -75,7 +75,7 @@ def test_xdp_program_is_read_and_detached_unless_a_bpf_link_holds_it(
     "alias", [b"mine", b"100 %, a/b", "Büro".encode(), b"\xff\x1b[2J\nforged", b"\xfe" * 255]
 )
 def test_alias_of_any_bytes_is_recorded_restored_and_shown_in_one_line(rtnl, netdev, read_attributes, alias):
-    """The kernel stores what a process with CAP_NET_ADMIN sends: `dev_set_alias` looks at no bytes."""
+    """The kernel stores any bytes of a process with CAP_NET_ADMIN: `dev_set_alias` looks at no bytes."""
     before = read_attributes()
     rtnl.change(netdev.index, "alias", attribute(_IFALIAS, alias))
     home = read_attributes()

@@ -1,4 +1,4 @@
-"""Looks that come when something changed; what they are of is a file here."""
+"""Scans that follow a change; here they read a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RDMA devices as two of rdma_rxe were told; moves are tried in tests/hardware."""
+"""RDMA devices as reported for two of rdma_rxe; moves are tried in tests/hardware."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def told(*lines):
 
 
 def test_devices_are_listed_again_if_one_disappeared_meanwhile():
-    """EINVAL is what the kernel says to the index of a device that is gone."""
+    """The kernel answers EINVAL to the index of a device that is gone."""
     went = [*answer_to(DEVICES), PORTS_OF_4, refusal(errno.EINVAL)]
     assert [device.name for device in told(*went, *RECORDED).devices()] == ["rxe4", "rxe5"]
 

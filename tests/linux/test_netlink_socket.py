@@ -1,4 +1,4 @@
-"""Messages as bytes, and what the socket makes of whatever answers come."""
+"""Messages as bytes, and how the socket reads any answers."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_request_fails_when_the_answer_is_no_message():
 class Crowded:
     """A connection whose buffer holds the answers to so many requests.
 
-    Further ones are lost, which the next read is told (ENOBUFS, netlink(7)), and all that follow until the
+    Further ones are lost, which the next read reports (ENOBUFS, netlink(7)), and all that follow until the
     buffer is empty.
 
     answers: the answers to each request, by its first byte.

@@ -1,4 +1,4 @@
-"""What a PF tells of its VFs: as igb told it, and as the kernel's source says others do."""
+"""VFs as their PF reports them: as igb did, and as others do by the kernel's source."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_list_that_lacks_a_vf_is_an_error_and_not_a_shorter_list():
 
 
 def test_list_whose_length_overflowed_is_an_error():
-    """The kernel writes 16 bits of it: what follows is a part of the list, without a head of its own."""
+    """The kernel writes 16 bits of it: later bytes are a part of the list, without a head of its own."""
     vfs = [vf_info(vf, *[pair(STATS, vf, 0)] * 20) for vf in range(256)]
     whole = b"".join(vfs)
     assert len(whole) > 1 << 16

@@ -1,4 +1,4 @@
-"""Namespaces by path and inode, held, gone, and where that cannot be told."""
+"""Namespaces by path and inode, held, gone, and if that cannot be determined."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Descriptors and threads: what is closed is gone, and nothing waits for ever."""
+"""Descriptors and threads: those that are closed are gone, and no call waits for ever."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def restless(machine: SmallMachine, path: str, happens: Callable[[], None]) -> H
 
 
 def driver_leaves(machine: SmallMachine) -> None:
-    """What a driver of NICs does when it is unbound."""
+    """Remove VFs and netdev as a driver of NICs does when it is unbound."""
     device = machine.at(machine.device(PF))
     for virtfn in device.glob("virtfn*"):
         machine.remove_netdev(virtfn.resolve().name, next((virtfn / "net").iterdir()).name)
@@ -137,7 +137,7 @@ def test_vf_unknown_to_its_pf_is_unusable_after_a_second_scan(machine: SmallMach
     assert [vf.unusable for vf in only_pf(observer.observe()).vfs] == ["", "its PF does not report it"]
     assert machine.answers.asked == [10, 10]
     observer.observe(frozenset())
-    assert machine.answers.asked == [10, 10]  # what lasts is not asked about again and again
+    assert machine.answers.asked == [10, 10]  # a lasting state is not queried again and again
 
 
 def test_vfs_of_mlnx_ofed_are_read_from_its_files_alone(machine: SmallMachine) -> None:
@@ -502,7 +502,7 @@ def test_netlink_that_cannot_be_queried_is_an_error(machine: SmallMachine) -> No
 
 
 def test_pf_whose_rdma_device_has_a_name_that_is_no_text_is_shown(machine):
-    """Where all namespaces see all RDMA devices, a pod may call one so."""
+    """If all namespaces see all RDMA devices, a pod may call one so."""
     machine.add_pf(rdma=os.fsdecode(b"x\xff"))
     (pf,) = machine.observer().observe().pfs
     assert pf.rdma_device.encode() == rb"x\udcff"

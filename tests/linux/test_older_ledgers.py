@@ -80,7 +80,7 @@ def have_version(path: Path, number: int) -> None:
 
 
 def of_now(document: Json) -> Json:
-    """What it says, in the words of now: the network's name has moved, and interfaces are numbered."""
+    """The document in the words of now: the network's name has moved, and interfaces are numbered."""
     if "network" not in document:
         return document
     moved = {key: value for key, value in document.items() if key != "network"}

@@ -86,7 +86,7 @@ def test_driver_that_ignores_a_binding_without_an_error_is_an_error(
 
     class Deaf(MachineSysfs):
         def write(self, path: str, text: str) -> None:
-            """Take it, and do nothing."""
+            """Take it without an effect."""
 
     with pytest.raises(OSError, match="did not take it"):
         PciDriver(Deaf(machine), VF).bind("igbvf")

@@ -241,7 +241,7 @@ def test_announcement_has_all_addresses_of_an_interface(pod, other):
 
 
 def test_advertisement_has_the_mac_of_infiniband_at_its_place():
-    """RFC 4391, section 9.3: three times eight octets, of which the first four say what it is."""
+    """RFC 4391, section 9.3: three times eight octets, of which the first four state its kind."""
     mac, address = bytes(range(20)), ipaddress.IPv6Address("fd00::1")
     message = advertisement(mac, address)
     assert message[8:24] == address.packed

@@ -1,4 +1,4 @@
-"""What rates by devlink mean for VFs and their PF."""
+"""The effect of rates by devlink for VFs and their PF."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ IN_RATED_GROUP = DevlinkRate(group="g", group_rated=True)
     ],
 )
 def test_vf_has_the_larger_minimum_and_the_smaller_maximum(rate, minimum, maximum):
-    """ice tells by netlink only what was set so (`ice_set_vf_bw`), and by devlink only what was set there."""
+    """ice reports by netlink only rates set so (`ice_set_vf_bw`), and by devlink only those set there."""
     found = with_devlink("ice", {0: TOLD, 1: TOLD}, {1: rate})
     assert found[0] == TOLD
     assert (found[1].min_tx_rate_mbps, found[1].max_tx_rate_mbps) == (minimum, maximum)

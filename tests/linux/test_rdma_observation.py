@@ -1,4 +1,4 @@
-"""What is seen of RDMA devices, as containers are to use them."""
+"""Observed RDMA devices, as containers are to use them."""
 
 from __future__ import annotations
 

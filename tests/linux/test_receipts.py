@@ -100,7 +100,7 @@ UPDATE receipts SET document
     ],
 )
 def test_receipts_name_the_row_that_does_not_fit_its_document(tmp_path: Path, change: str, why: str) -> None:
-    """What it says could not be taken out again, or would end the agent at each start."""
+    """Its content could not be taken out again, or would end the agent at each start."""
     held = interface(PF0, 0)
     claim = LedgerClaim(
         uid=ClaimUid("claim-1"), namespace="default", name="c", pod=pod(), pod_claim="c", interfaces=()
@@ -119,7 +119,7 @@ def no_database(path: Path) -> None:
 
 
 def cut_off(path: Path) -> None:
-    """What a disk that lost its last blocks leaves of many receipts."""
+    """Write many receipts as a disk leaves them that lost its last blocks."""
     receipts = Receipts(path)
     for number in range(64):
         receipts.put(receipt(f"c{number}", interface(PF0, number), ipam=IPAM))

@@ -1,4 +1,4 @@
-"""What is seen of machines that were recorded, or made from documentation: `tests/machines/`.
+"""Observations of machines that were recorded, or made from documentation: `tests/machines/`.
 
 Each is read by the code that reads real ones. The last tests hold for every file there, whatever it is of.
 """
@@ -55,14 +55,14 @@ def seen(name: str, selection: Selection | None = None) -> Hardware:
 
 
 def alone(pf: PfState) -> PfState:
-    """A PF without its VFs, and without what its driver does with rates, which has tests of its own."""
+    """A PF without its VFs, and without its driver's ability for rates, which has tests of its own."""
     known = ability(driver=pf.driver, link_type=pf.link_type, link_mbps=pf.link_mbps, vendor=pf.vendor)
     assert pf.rates == known
     return replace(pf, vfs=(), rates=PfState.__dataclass_fields__["rates"].default)
 
 
 def not_free(hardware: Hardware, pf: int = 0) -> dict[int, str]:
-    """Why VFs of a PF are not free, by index, where nobody has been given any."""
+    """Why VFs of a PF are not free, by index, if no pod was given any."""
     pci = hardware.pfs[pf].pci
     return {each.vf.index: each.why for each in foreign_vfs(hardware, Ledger()) if each.vf.pf == pci}
 
@@ -340,7 +340,7 @@ def test_simulated_device_and_ports_without_a_driver_are_no_pfs() -> None:
     ],
 )
 def test_pf_whose_driver_leaves_between_two_looks_is_whole_or_missed(name: str, leaves: str) -> None:
-    """At whatever look it happens: never fewer VFs, and never nothing where there was a PF."""
+    """At whatever look it happens: all VFs, or a report that the PF is missing or unreadable."""
     before = seen(name, WITHOUT_RDMA)
     for looks in range(looks_of(name)):
         it = machine(name)
@@ -375,7 +375,7 @@ def assert_others_stay(before: Hardware, told: dict[PciAddress, PfState], leaves
 
 @pytest.mark.parametrize("name", FILES)
 def test_machine_agrees_with_itself(name: str) -> None:
-    """What sysfs and netlink both say is the same, links lead somewhere, and PFs have the VFs they count."""
+    """Sysfs and netlink agree on all that both say, links lead somewhere, and PFs have the VFs they count."""
     it = machine(name)
     assert it.machine.about.source.startswith(("recorded by ", "documentation: "))
     by_name = {link.name: link for link in it.queries.links()}

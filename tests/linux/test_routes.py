@@ -81,7 +81,7 @@ def test_nexthop_objects_and_groups_of_them_count(rtnl, links, compatible):
     ip("nexthop add id 2 via 10.0.1.2 dev xb")
     ip("nexthop add id 3 group 1/2")
     ip("nexthop add id 4 via fd00:2::2 dev xc")
-    # 0: routes through nexthop objects are told without their links (ip-sysctl).
+    # 0: routes through nexthop objects are reported without their links (ip-sysctl).
     Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text(str(compatible))
     ip("route add default nhid 3")
     ip("-6 route add default nhid 4")

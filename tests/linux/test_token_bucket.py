@@ -32,7 +32,7 @@ QUEUES = u32(_NUM_TX_QUEUES, 4)
 
 @pytest.fixture(params=[(), (QUEUES,)], ids=["one queue", "four queues"])
 def link(request):
-    """A link that is up, with what its kernel chose for it."""
+    """A link that is up, with its kernel's default qdiscs."""
     namespace = create_namespace()
     with Rtnl(namespace) as rtnl, entered(namespace):
         rtnl.create("create", named("q"), *request.param, of_kind("ifb"))

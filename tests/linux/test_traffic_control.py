@@ -71,7 +71,7 @@ def test_single_class_is_read_alone_and_an_absent_one_is_none(ifb):
     control.set_class(index, htb(2, 3000, 4000), "class")
     found = control.class_state(index, QDISC | 1, "class")
     assert (found.rate, found.ceil) == (1000, 1 << 33)
-    assert found.tokens > 0  # nothing was sent yet
+    assert found.tokens > 0  # no frame was sent yet
     assert control.class_state(index, QDISC | 3, "class") is None
 
 

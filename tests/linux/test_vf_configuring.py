@@ -1,4 +1,4 @@
-"""Settings of VFs besides rates, on a driver that holds what it is told, or does not."""
+"""Settings of VFs besides rates, on a driver that holds written settings, or does not."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ AS_SET = {
 
 
 class Driver:
-    """Does what settings say (`AS_SET`), but for those in `ignores`; `told` is what it tells.
+    """Applies settings by `AS_SET`, except those in `ignores`, and reports the VFs as they are now.
 
     messages: the words of each setting, message by message. answers: errors of the next writes.
     """

@@ -32,7 +32,7 @@ VF = VfRef(PciAddress("0000:03:00.0"), 4)
 
 
 class Function:
-    """Where the VF is, what its RDMA devices are called, and its driver, which makes another netdev."""
+    """Where the VF is, the names of its RDMA devices, and its driver, which makes another netdev."""
 
     pci = PciAddress("0000:03:02.0")
 

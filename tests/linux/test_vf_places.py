@@ -1,4 +1,4 @@
-"""Where VFs of recorded machines are, and what is said of those that are not there."""
+"""Where VFs of recorded machines are, and the errors for those that are absent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def machine(name):
 
 @pytest.fixture
 def places(rtnl, namespace):
-    """A recorded machine's sysfs beside a namespace that has none of its netdevs."""
+    """A recorded machine's sysfs beside a namespace without its netdevs."""
     return VfLocator(HostNamespace(rtnl, namespace), machine("igb").sysfs)
 
 

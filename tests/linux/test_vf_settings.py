@@ -1,4 +1,4 @@
-"""What PFs have set for their VFs: MLNX_OFED's files and netlink in one spelling."""
+"""Settings that PFs have for their VFs: MLNX_OFED's files and netlink in one spelling."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def test_vf_in_another_namespace_is_not_lost_to_it_for_its_rates_by_devlink(mach
 
 
 def test_vf_whose_netdev_has_a_name_that_is_no_text_is_shown_and_not_usable(machine):
-    """As a pod may leave it, and it must not keep the rest from being told."""
+    """As a pod may leave it, and it must not keep the rest from being reported."""
     machine.add_pf(vfs=2)
     machine.remove_netdev(vf_pci(0), "eth11")
     machine.add_netdev(vf_pci(0), os.fsdecode(b"x\xff"), 11)

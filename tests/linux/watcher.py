@@ -1,4 +1,4 @@
-"""Whoever waits to be told of changes."""
+"""A watcher that waits for notifications of changes."""
 
 from __future__ import annotations
 

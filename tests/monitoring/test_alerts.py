@@ -1,4 +1,4 @@
-"""When the alerts are told, and in which words: the cases of alerts.yaml, by Prometheus' own promtool."""
+"""When the alerts fire, and in which words: the cases of alerts.yaml, by Prometheus' own promtool."""
 
 from __future__ import annotations
 

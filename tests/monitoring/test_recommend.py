@@ -75,7 +75,7 @@ def write_history(directory: Path, *histories: dict[str, list[str]], now_s: floa
 
 
 async def recommendations(directory: Path, *names: str, **histories: dict[str, list[str]]) -> dict[str, Any]:
-    """What the command says of each pod."""
+    """The command's answer for each pod."""
     async with prometheus(directory, []) as client:
         with serving_objects(stored(*map(pod, names)), directory) as kubeconfig:
             options = ("--kubeconfig", kubeconfig, "--prometheus", str(client.base_url))

@@ -1,4 +1,4 @@
-"""What a real Prometheus makes of the nodes' metrics, by the chart's ServiceMonitors, and the pages of it."""
+"""The nodes' metrics in a real Prometheus, by the chart's ServiceMonitors, and the pages made of them."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ async def test_series_are_of_the_pod_that_holds_the_vf_and_of_the_node_that_was_
 
 
 def write_history(directory: Path, mbps: dict[tuple[str, str, str, str], tuple[float, float]]) -> None:
-    """Write five minutes of counters, by node, PF, namespace and pod, of what they send and receive."""
+    """Write five minutes of counters, by node, PF, namespace and pod, for these rates of both directions."""
     now = time.time()
     lines = []
     for index, metric in enumerate(("transmitted", "received")):

@@ -1,4 +1,4 @@
-"""What is recorded of workloads: the cases of usage.yaml, by Prometheus' own promtool.
+"""Recorded usage of workloads: the cases of usage.yaml, by Prometheus' own promtool.
 
 The idea of recording a percentile over time beside requests is that of
 https://github.com/kubernetes-sigs/kubernetes-mixin/issues/183. Names of pods by kind of controller:

@@ -1,7 +1,7 @@
 """A device of netdevsim: a card that a kernel module pretends, behind the netlink of the kernel itself.
 
-Source: Linux `drivers/net/netdevsim/{bus,dev,netdev}.c`, 6.1. It keeps what is set on a VF, rates in 16 bits,
-and tells it again; nothing has a PCI address, no VF has a netdev in legacy mode, and no frame is slowed.
+Source: Linux `drivers/net/netdevsim/{bus,dev,netdev}.c`, 6.1. It keeps settings of a VF, rates in 16 bits,
+and reports them again; no device has a PCI address, no VF a netdev in legacy mode, and no frame is slowed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Device:
 
     @property
     def devlink(self) -> str:
-        """What devlink(8) calls it."""
+        """The device's name in devlink(8)."""
         return f"netdevsim/{self.name}"
 
     @property
@@ -59,7 +59,7 @@ class Device:
         run("devlink", "dev", "eswitch", "set", self.devlink, "mode", mode)
 
     def port_of_vf(self, vf: int) -> str:
-        """What devlink(8) calls a VF's port (NSIM_DEV_VF_PORT_INDEX_BASE), there in switchdev mode."""
+        """The name of a VF's port in devlink(8) (NSIM_DEV_VF_PORT_INDEX_BASE), there in switchdev mode."""
         return f"{self.devlink}/{128 + vf}"
 
     def rate_by_devlink(self, vf: int, *words: str) -> None:

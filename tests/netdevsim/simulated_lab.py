@@ -1,8 +1,8 @@
 """Two PFs of netdevsim as `linux.kernel.SriovKernel` finds PFs, for the contract of rates and settings.
 
-Everything that is asked of netlink and set by it is the kernel's. Pretended is what netdevsim has not: PCI
+All that is asked of netlink and set by it is the kernel's. Pretended are parts that netdevsim lacks: PCI
 functions in a tree of files, with the name of a real card's driver, whose rules the code then follows, and a
-link's speed; and the netdevs of VFs, which are dummy links that stay where they are. So moves of VFs are not
+link's speed; and the netdevs of VFs, which are dummy links that stay in place. So moves of VFs are not
 for this lab.
 """
 
@@ -37,7 +37,7 @@ _ETHERNET = "0x020000"
 
 
 class SimulatedRtnl(Rtnl):
-    """Tells of simulated devices by the PCI addresses that the lab's files have for them."""
+    """Reports simulated devices by the PCI addresses that the lab's files have for them."""
 
     def __init__(self, addresses: Mapping[str, PciAddress]) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class SimulatedRtnl(Rtnl):
 
 
 class SimulatedQueries(NetlinkQueries):
-    """As `NetlinkQueries`, by the same addresses; counts what holds the kernel's lock for long."""
+    """As `NetlinkQueries`, by the same addresses; counts queries that hold the kernel's lock for long."""
 
     asked = 0
 

@@ -1,6 +1,6 @@
 """The contract's tests of settings on netdevsim, as a card whose driver takes them all.
 
-Not those that give a VF away: its netdev is a dummy link here, which nothing ties to a PCI function once it
+Not those that give a VF away: its netdev is a dummy link here, without a tie to a PCI function once it
 is in another namespace.
 """
 

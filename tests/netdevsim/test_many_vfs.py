@@ -1,4 +1,4 @@
-"""As many VFs as cards have: one message programs them, one answer tells of them."""
+"""As many VFs as cards have: one message programs them, one answer lists them."""
 
 from __future__ import annotations
 

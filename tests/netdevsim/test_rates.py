@@ -1,4 +1,4 @@
-"""Minimum and maximum rates on a kernel that takes both: what is programmed, in which order, what is kept."""
+"""Minimum and maximum rates on a kernel that takes both: which are programmed, in which order, and kept."""
 
 from __future__ import annotations
 

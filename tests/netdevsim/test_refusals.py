@@ -1,4 +1,4 @@
-"""What the kernel refuses, as errno, and what is said of it for the driver at hand."""
+"""Refusals of the kernel, as errno, and their explanation for the driver at hand."""
 
 from __future__ import annotations
 

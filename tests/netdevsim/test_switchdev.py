@@ -54,7 +54,7 @@ def test_mode_of_the_switch_is_seen_with_the_settings_of_mlx5_in_it(make_lab):
 
 
 def test_rates_that_a_driver_refuses_in_switchdev_mode_are_an_error_without_a_change(switched):
-    """As netdevsim does, and none of the drivers that are known (`nsim_set_vf_rate`)."""
+    """As netdevsim does, and no driver that is known (`nsim_set_vf_rate`)."""
     lab = switched(driver="mlx5_core")
     before = lab.kernel.observe()
     step = SetRates(pf=lab.pcis[0], rates=(VfRate(0, 100, 200),), previous=(VfRate(0),))

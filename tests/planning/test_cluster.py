@@ -72,7 +72,7 @@ def test_room_is_the_number_of_pods_that_can_be_bound(
 
 
 def test_room_on_loaded_nodes_is_the_number_of_pods_that_can_be_bound() -> None:
-    """Also where minimum rates are weights, as on mlx5."""
+    """Also if minimum rates are weights, as on mlx5."""
     compared = 0
     for seed in range(150):
         wanted, situation = loaded(seed)

@@ -1,4 +1,4 @@
-"""Evictions on a planned cluster: who goes, where, for whom, and when nobody does."""
+"""Evictions on a planned cluster: who goes, where, for whom, and when no pod does."""
 
 from __future__ import annotations
 

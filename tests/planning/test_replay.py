@@ -34,7 +34,7 @@ RATES = (0, 1_000, 2_500, 4_000, 7_000)
 
 
 async def publish(w: World) -> None:
-    """What the nodes report, as their agents write it to the API server."""
+    """Publish the nodes' reports, as their agents write them to the API server."""
     async with AsyncClient(config=KubeConfig.from_dict(kubeconfig(w.server.url)), trust_env=False) as client:
         for name, node in w.nodes.items():
             await PublishedNode(Client(client, silence_s=60.0), NodeName(name)).say(node.report)

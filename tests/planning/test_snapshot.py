@@ -1,4 +1,4 @@
-"""Snapshots: read of hostile clusters, written, refused where they are broken, and without names."""
+"""Snapshots: read of hostile clusters, written, refused if they are broken, and without names."""
 
 from __future__ import annotations
 
@@ -315,7 +315,7 @@ CUT = Placement(
 def test_cut_counts_once_a_node_has_programmed_it_also_of_a_pod_that_it_does_not_report_any_more(
     state: str | None, generation: int, reported: int | None, counted: int, tmp_path: Path
 ):
-    """As the extender counts it. A node's own report on the pod goes before what is written to the pod."""
+    """As the extender counts it. A node's own report on the pod goes before the pod's annotations."""
     annotations = {**ASKS, PLACEMENT: encode(CUT, PodUid("uid-a"), None)}
     if state is not None:
         status = {"state": state, "generation": generation, "request": "x", "message": "secret"}

@@ -25,7 +25,7 @@ class Family:
 
 
 def read(exposition: str) -> dict[str, Family]:
-    """The families by name; AssertionError where a line does not fit."""
+    """Return the families by name. Raise AssertionError if a line does not fit."""
     assert exposition.endswith("\n")
     families: dict[str, Family] = {}
     explained = current = ""

@@ -101,7 +101,7 @@ def report(generation: str = "e.1", **changes: Any) -> NodeReport:
 
 @dataclass
 class PlayedAgent:
-    """Accepts on `state.sock`; what a reader gets is the test's business."""
+    """Accepts on `state.sock`; the test decides which messages a reader gets."""
 
     _server: asyncio.Server
     _accepted: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
@@ -160,7 +160,7 @@ async def played_agent(run_dir: Path) -> AsyncIterator[PlayedAgent]:
 
 @asynccontextmanager
 async def telling_agent(run_dir: Path, told: NodeReport) -> AsyncIterator[PlayedAgent]:
-    """An agent that has accepted a reader and told it this."""
+    """An agent that has accepted a reader and sent it this report."""
     async with played_agent(run_dir) as agent:
         await agent.accept()
         await agent.send(told)

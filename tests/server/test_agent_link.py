@@ -122,7 +122,7 @@ async def test_verdicts_go_to_the_placements_that_they_are_about_also_after_a_ti
     deliveries.judged(PlacementVerdict(reason="r", message="on the slow one"))
     deliveries.judged(PlacementVerdict())
     assert await next_one == PlacementVerdict()
-    deliveries.judged(PlacementVerdict())  # nobody asked
+    deliveries.judged(PlacementVerdict())  # without a request
     assert len(sent) == 2
 
 
@@ -173,7 +173,7 @@ def test_no_old_state_is_shown_when_the_agent_went_away(tmp_path: Path) -> None:
             headers = {"if-none-match": '"e.1"'}
             assert (await client.get("/v1/node", headers=headers)).status_code == 503
             assert (await client.get("/getpfs")).status_code == 503
-            # What is said about the outage follows the attempts; since when it lasts does not change.
+            # The message about the outage follows the attempts; since when it lasts does not change.
             later = await until(client, "/v1/node", lambda answer: "closed" not in answer.text)
             assert later.json()["error"]["since"] == "2026-01-02T09:04:05+00:00"
 

@@ -45,7 +45,7 @@ def lookout(machine: SmallMachine) -> CachedScan[Hardware]:
 
 
 def until_another(seen: Hardware, lookout: CachedScan[Hardware]) -> Hardware:
-    """What is seen once a sign of a change has come."""
+    """Return the hardware as seen once a sign of a change has come."""
     while (now := lookout.scan()) == seen:
         time.sleep(0.01)
     return now
@@ -87,7 +87,7 @@ def test_file_without_events_is_a_sign_of_a_change(machine: SmallMachine) -> Non
         settings(1, 4000)
         [pf] = until_another(seen, look).pfs
         assert [vf.min_tx_rate_mbps for vf in pf.vfs] == [0, 4000, 0]
-        assert machine.answers.asked == []  # never by netlink where there are files
+        assert machine.answers.asked == []  # never by netlink if there are files
 
 
 def test_everything_is_looked_at_again_when_a_look_failed(machine: SmallMachine) -> None:

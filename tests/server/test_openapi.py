@@ -29,7 +29,7 @@ EXAMPLES = 40
 
 @asynccontextmanager
 async def changing(agent: PlayedAgent) -> AsyncIterator[None]:
-    """The state changes all the time, so that nobody who watches it waits for long."""
+    """The state changes all the time, so that no watcher waits for long."""
 
     async def change() -> None:
         for number in itertools.count(2):

@@ -1,4 +1,4 @@
-"""Counters on demand: who is asked when, and what a scrape gets."""
+"""Counters on demand: who is asked when, and the answer to a scrape."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_scrape_shows_how_looks_go_while_no_sample_could_be_taken(tmp_path: Path
         traffic = TrafficReader(timeout_s=LONG_S)
         async with serving(tmp_path, traffic=traffic) as client, telling_agent(tmp_path, report()) as agent:
             await until_generation(client, "e.1")
-            for _ in range(2):  # there is none, so it is asked for each time
+            for _ in range(2):  # there is no sample, so it is asked for each time
                 scrape = asyncio.create_task(scraped(client))
                 await agent.asked()
                 await agent.answer(counters(0, age_s=None))

@@ -75,7 +75,7 @@ def test_interrupted_simulation_prints_partial_results_that_say_so(tmp_path: Pat
         [PROGRAM, "simulate", scenario, "--policy", "binpack", "--policy", "spread", "--json", output],
         stdout=subprocess.PIPE,
         stderr=stderr,
-        env=os.environ | {"TERM": "xterm"},  # a bar is drawn where lines can be drawn again
+        env=os.environ | {"TERM": "xterm"},  # a bar is drawn if lines can be drawn again
         text=True,
     ) as process:
         os.close(stderr)

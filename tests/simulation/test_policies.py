@@ -18,7 +18,7 @@ from packing_oracle import inventory, pci, request
 
 
 def worths(policy: str, pod: Request, reserved_mbps: list[int]) -> list[int]:
-    """The worth of nodes of one link of 100 Gb/s where so much is reserved, while only such pods arrive."""
+    """The worth of nodes of one link of 100 Gb/s with so much reserved, while only such pods arrive."""
     cluster = Cluster()
     mix = Mix(cluster, {pod: 1.0})
     found = []

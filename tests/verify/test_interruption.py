@@ -1,4 +1,4 @@
-"""Signals that end a command do not end what it gives back."""
+"""Signals that end a command do not end its cleanup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `verify cluster` reads of its pods: agents, kubelets and others wrote it."""
+"""Data that `verify cluster` reads of its pods: agents, kubelets and others wrote it."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_connection_without_the_token_is_closed_and_does_not_count(listener, hel
         for flow in range(2):
             pool.submit(send_flow, port_of(listener), SESSION, flow)
         assert len(receive(listener, SESSION)) == 2
-        with suppress(ConnectionResetError):  # what it sent was not read
+        with suppress(ConnectionResetError):  # its bytes were not read
             assert stranger.recv(1) == b""
 
 
@@ -74,7 +74,7 @@ def test_receiver_does_not_wait_for_ever(listener):
 
 
 def test_strangers_do_not_hold_up_the_end_of_the_wait(listener):
-    """Neither one that sends a byte now and then, for ever, nor many that send nothing."""
+    """Neither one that sends a byte now and then, for ever, nor many that stay silent."""
     session = Session(token="t" * 100_000, seconds=0.2, wait_s=0.5)
     over = threading.Event()
 

@@ -32,7 +32,7 @@ DEADLINE_S = 120
 
 @dataclass(slots=True)
 class Page:
-    """One tab. violations: what the page's content security policy kept from happening."""
+    """One tab. violations: actions that the page's content security policy prevented."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -81,7 +81,7 @@ class Page:
         return base64.b64decode(found["data"])
 
     def complaints(self) -> list[str]:
-        """What the browser logged about the page."""
+        """Return the browser's log entries about the page."""
         return [
             event["params"]["entry"]["text"] for event in self.events if event["method"] == "Log.entryAdded"
         ]

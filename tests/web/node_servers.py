@@ -82,7 +82,7 @@ async def node_server(address: str, node: Node, *, port: int = 0) -> AsyncIterat
 async def raw_server(
     address: str, port: int, head: bytes, repeated: bytes, pause_s: float = 0
 ) -> AsyncIterator[None]:
-    """Answer each connection with a head, then with the same again and again, or with nothing more."""
+    """Answer each connection with a head, then with `repeated` again and again, unless it is empty."""
     answering: set[asyncio.Task[None]] = set()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

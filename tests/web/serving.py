@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Documents:
-    """An ASGI application with an extender's paths. broken: what it answers instead, with that status."""
+    """An ASGI application with an extender's paths. broken: the body it answers instead, with that status."""
 
     view: ClusterView
     explanations: dict[str, Explanation] = field(default_factory=dict)
@@ -101,7 +101,7 @@ async def listening(app: Application, *, port: int = 0) -> AsyncIterator[str]:
 
 @dataclass(slots=True)
 class Site:
-    """The running pages. documents: what the extender answers."""
+    """The running pages. documents: the extender's answers."""
 
     url: str
     http: httpx2.AsyncClient

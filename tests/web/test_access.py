@@ -1,4 +1,4 @@
-"""Who sees what: a browser on this host, and users whom the API server knows."""
+"""Access to the pages: a browser on this host, and users whom the API server knows."""
 
 from __future__ import annotations
 

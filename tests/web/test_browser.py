@@ -1,4 +1,4 @@
-"""The pages in a real browser: nothing is cut, everything can be read and reached, and nothing runs."""
+"""The pages in a real browser: no text is cut, everything can be read and reached, and no script runs."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ async def test_hostile_texts_run_no_script(browser: Page):
 
 
 async def test_policy_keeps_a_script_from_running(browser: Page):
-    """What a hole in the escaping would come to."""
+    """As if the escaping had a hole."""
     async with serving(EXAMPLE) as site:
         await browser.open(site.url)
         await browser.evaluate(

@@ -1,4 +1,4 @@
-"""The pages above a real extender: what it says is what they show."""
+"""The pages above a real extender: they show its answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who holds what, by pod: names of interfaces and traffic of now on the pages, for those who may see them."""
+"""Holdings by pod: names of interfaces and traffic of now on the pages, for those who may see them."""
 
 from __future__ import annotations
 

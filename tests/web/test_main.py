@@ -1,4 +1,4 @@
-"""`k8s-rdma web` as a process: it starts without an extender, shows what there is, and ends."""
+"""`k8s-rdma web` as a process: it starts without an extender, shows available data, and ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes' servers over TLS, as the chart sets them up: what cannot be trusted is unknown, with the reason."""
+"""Nodes' servers over TLS, as the chart sets them up: untrusted ones are unknown, with the reason."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def certificate(issuer: Issuer) -> Certificate:
 
 @dataclass(slots=True)
 class Counted:
-    """What a node's agent counts. node: as it calls itself."""
+    """Counts of a node's agent. node: as it calls itself."""
 
     sent: int = 0
     node: str = "w1"

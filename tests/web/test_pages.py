@@ -1,4 +1,4 @@
-"""The pages over real sockets: what they show, what they escape, and what they refuse."""
+"""The pages over real sockets: their content, escaping and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page "Right-sizing": what Prometheus records of workloads, for those who may see them."""
+"""The page "Right-sizing": records of workloads in Prometheus, for those who may see them."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ async def test_refusal_of_a_source_is_shown_whatever_it_says(body: bytes):
 
 
 class SlowPrometheus:
-    """Answers each query with nothing, after some time. most_in_flight: queries at one time."""
+    """Answers each query with an empty result, after some time. most_in_flight: queries at one time."""
 
     def __init__(self) -> None:
         self.in_flight = self.most_in_flight = self.queries = 0

@@ -1,4 +1,4 @@
-"""The webhook adds to pods what the table of injection says."""
+"""The webhook adds to pods the fields of the table of injection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`k8s-rdma webhook` as a process: HTTPS as the API server speaks it, and what is no review."""
+"""`k8s-rdma webhook` as a process: HTTPS as the API server speaks it, and requests that are no review."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports of any node, for properties of what is made of them."""
+"""Reports of any node, for properties of documents made of them."""
 
 from __future__ import annotations
 

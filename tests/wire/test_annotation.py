@@ -1,4 +1,4 @@
-"""The request annotation: what it means, and how every wrong one is refused."""
+"""The request annotation: its meaning, and how every wrong one is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an interface may ask for besides rates: every key at its edges, and what does not go together."""
+"""Options of an interface besides rates: every key at its edges, and keys that do not go together."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_selector_that_only_unknown_keys_are_left_of_is_refused_when_not_strict(
 
 
 def unlike(drawn: list[InterfaceOptions]) -> list[InterfaceOptions]:
-    """Without what two of them share and must not."""
+    """Without values that two of them share and must not."""
     return [
         replace(each, **{key: default for key, default in (("name", ""), ("mac", None), ("guid", None))
                          if getattr(each, key) in [getattr(other, key) for other in drawn[:at]]})

@@ -1,4 +1,4 @@
-"""What runtimes keep of attachments, as libcni writes it."""
+"""Attachments in the cache of runtimes, as libcni writes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages on `claims.sock`: what a peer must not send names the field."""
+"""Messages on `claims.sock`: a refusal of a peer's message names the field."""
 
 from __future__ import annotations
 

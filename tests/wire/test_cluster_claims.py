@@ -1,4 +1,4 @@
-"""What the API server says of claims and PFs, read as kube-scheduler does."""
+"""Claims and PFs of the API server, read as kube-scheduler does."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ OUR_ATTRIBUTES = f"device.attributes['{DRIVER}']"
 
 
 def selected(expression: str, attributes: Json) -> bool | None:
-    """Whether a selector of a request accepts a PF; None where it is not judged."""
+    """Return whether a selector of a request accepts a PF, if it is judged."""
     kinds = {str: "string", int: "int", bool: "bool"}
     pf = device(attributes={key: {kinds[type(value)]: value} for key, value in attributes.items()})
     [node] = nodes_of(slice_(pf))
@@ -236,7 +236,7 @@ def selected(expression: str, attributes: Json) -> bool | None:
 
 
 def by_cel(expression: str, attributes: Json) -> bool:
-    """The same by the CEL project's library; an error selects nothing."""
+    """The same by the CEL project's library; an error selects no PF."""
     found = ENVIRONMENT.compile(expression).eval(
         data={"device": {"driver": DRIVER, "attributes": {DRIVER: attributes}}}
     )

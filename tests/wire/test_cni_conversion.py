@@ -21,7 +21,7 @@ V6 = {"address": "fd00::5/64", "interface": 1}
 
 
 def result(version):
-    """One result as each version has it, with what none of them knows."""
+    """One result as each version has it, with a key that is unknown to all of them."""
     if version in ("0.1.0", "0.2.0"):
         return {
             "cniVersion": version,
@@ -37,7 +37,7 @@ def result(version):
 
 
 def expected(source, version):
-    """What is left: an old result knows no interfaces, so that neither does what is made of it."""
+    """The rest: an old result knows no interfaces, so that neither does its conversion."""
     wanted = result(version)
     if source in ("0.1.0", "0.2.0") and "ips" in wanted:
         del wanted["interfaces"]

@@ -44,7 +44,7 @@ def text(**keys: object) -> bytes:
 
 
 def recorded(path: Path) -> dict[str, Any]:
-    """A recorded configuration as ours; the recorder's own key `note` is none of the specification's."""
+    """A recorded configuration as ours; the recorder's own key `note` is not the specification's."""
     stdin: dict[str, Any] = json.loads(path.read_text())["stdin"]
     del stdin["note"]
     return {**stdin, "type": "k8s-rdma-cni"}

@@ -277,7 +277,7 @@ def test_previous_result_is_refused_when_ours_does_not_fit_beside_it() -> None:
 
 
 def test_result_of_a_delegate_is_refused_when_it_fits_no_more_once_it_is_converted() -> None:
-    """An older version has the IP version of each address; what no frame can carry would end the agent."""
+    """An older version has the IP version of each address; a result beyond any frame would end the agent."""
     ip = '{"address":"10.0.0.1/32","x":"%s"}' % ("x" * 80)
     ips = ",".join([ip] * ((MAX_STDOUT_BYTES - 100) // (len(ip) + 1)))
     result = convert(f'{{"cniVersion":"1.0.0","ips":[{ips}]}}'.encode(), "0.3.1", "result of plugin bridge")

@@ -53,7 +53,7 @@ def request(*vfs: DescribedVf, name: str = "data", pod_claim: str = "", claim: C
 
 
 def stream(data: bytes) -> list[dict[str, Any]]:
-    """Read all objects of a file, as a decoder of a JSON stream does: white space between them is nothing."""
+    """Read all objects of a file, as a decoder of a JSON stream does: white space between them is ignored."""
     text, decoder, found = data.decode(), json.JSONDecoder(), []
     while text := text.lstrip():
         value, end = decoder.raw_decode(text)

@@ -72,7 +72,7 @@ def encoded(reply: Reply) -> Any:
 
 
 def passing(args: ExtenderArgs, names: Collection[str]) -> NodeList | None:
-    """The node objects of these names; None where names alone were sent."""
+    """Return the node objects of these names, unless names alone were sent."""
     if args.nodes is None:
         return None
     items = [candidate.raw for candidate in args.candidates() if candidate.name in names]

@@ -1,4 +1,4 @@
-"""Messages of gRPC are what `make proto` makes of their definitions."""
+"""Messages of gRPC are those that `make proto` makes of their definitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""YAML as Go's decoder reads it, where that differs from other readers."""
+"""YAML as Go's decoder reads it, if that differs from other readers."""
 
 from __future__ import annotations
 

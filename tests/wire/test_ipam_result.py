@@ -1,4 +1,4 @@
-"""What IPAM plugins print, as real ones do in every version, and what no interface could be given."""
+"""Output of IPAM plugins, as real ones print it in every version, and results that no interface can have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machine files: read, written, written out, and what is wrong with one named."""
+"""Machine files: read, written, written out, and refused with the name of the mistake."""
 
 from __future__ import annotations
 

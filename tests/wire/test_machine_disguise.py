@@ -1,4 +1,4 @@
-"""What of a machine is replaced, and that it stays the same machine."""
+"""Parts of a machine that are replaced, and that it stays the same machine."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ READERS: dict[str, tuple[Callable[[int], str], Callable[[str, Path], object]]] =
 
 
 def refusal(read: Callable[[str, Path], object], text: str, tmp_path: Path) -> str:
-    """The message that a reader refuses a text with; empty where it reads it."""
+    """Return the message that a reader refuses a text with; empty if it reads it."""
     try:
         read(text, tmp_path)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Counters of VFs out of a node's metrics, and what a node may not send."""
+"""Counters of VFs out of a node's metrics, and metrics that a node may not send."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The placement annotation: nobody but its writer can change it, and it is for one pod on one node."""
+"""The placement annotation: only its writer can change it, and it is for one pod on one node."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_signer_verifies_although_its_public_half_is_accepted_too():
 
 
 def test_signature_by_a_private_key_is_no_hmac_of_a_public_one():
-    """What the public key's holder can compute: everybody, of whom the agent must not believe it."""
+    """Every holder of the public key can compute it, which is everybody: the agent must not believe it."""
     public = PAIR.verifier
     forged = encode(PLACEMENT, UID, PlacementKeys.from_keys(SharedKey(public.raw)))
     assert "hmac: not made with" in refusal(forged, verifying(public))

@@ -1,4 +1,4 @@
-"""What other plugins read: of our configuration, and for one call."""
+"""Configurations for other plugins: made of ours, and for one call."""
 
 from __future__ import annotations
 

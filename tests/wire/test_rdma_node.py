@@ -1,4 +1,4 @@
-"""`RdmaNode`: as small as decisions allow, and of a schema that its definition tells."""
+"""`RdmaNode`: as small as decisions allow, and of the schema in its definition."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_status_of_two_pfs_and_twenty_pods_takes_less_than_5_kb() -> None:
 
 
 def test_status_of_eight_pfs_with_128_vfs_each_all_given_takes_less_than_30_kb() -> None:
-    """To as many pods as a node has; more where no two interfaces of a pod are alike."""
+    """To as many pods as a node has; more if no two interfaces of a pod are alike."""
     pfs = tuple(pf(i, vfs=128) for i in range(8))
     pods = tuple(held(i, *((pfs[i % 8].pci, 700 + each) for each in range(10))) for i in range(102))
     assert size(report(*pfs, allocations=pods)) < 80_000
@@ -297,7 +297,7 @@ TYPES = {"object": dict, "array": list, "string": str, "integer": int, "boolean"
 
 
 def mistakes(schema: dict[str, Any], value: Any, where: str = "status") -> list[str]:
-    """What of the value the API server would refuse, or drop since the schema does not know it."""
+    """Return parts of the value that the API server would refuse, or drop because the schema lacks them."""
     if value is None:
         return [] if schema.get("nullable") else [f"{where}: null"]
     if not isinstance(value, TYPES[schema["type"]]):

@@ -1,4 +1,4 @@
-"""The node report: what an extender reads, and the agent's snapshot."""
+"""The node report: the document for an extender, and the agent's snapshot."""
 
 from __future__ import annotations
 

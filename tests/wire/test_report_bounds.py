@@ -1,4 +1,4 @@
-"""Bounds of what a node publishes: the decoder's are the schema's, and no agent of ours goes beyond them."""
+"""Bounds of a node's published status: the decoder's are the schema's, and no agent of ours exceeds them."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ WHOLE: dict[str, Any] = {
 
 
 def places(schema: dict[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Where each part of the schema is in `WHOLE`."""
+    """Yield the path of each part of the schema in `WHOLE`."""
     yield path, schema
     for name, each in schema.get("properties", {}).items():
         yield from places(each, (*path, name))

@@ -1,4 +1,4 @@
-"""What the agent's report says of VFs that pods hold, and of promises that a link no longer keeps."""
+"""The agent's report on VFs that pods hold, and on promises that a link no longer keeps."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def told(seen: Hardware, ledger: Ledger = HELD) -> NodeReport:
 
 
 def in_use(*pfs: PfState) -> Hardware:
-    """After what HELD says was programmed."""
+    """Hardware with the allocations of HELD programmed."""
     return with_allocations(
         hardware(*pfs), [each for held in HELD.receipts.values() for each in held.interfaces]
     )

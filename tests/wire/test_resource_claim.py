@@ -1,4 +1,4 @@
-"""Allocated ResourceClaims as the agent reads them: nothing hostile passes, each fault names its field."""
+"""Allocated ResourceClaims as the agent reads them: hostile ones are refused, each error names its field."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def test_parameters_are_read_strictly(config: dict[str, Any], why: str) -> None:
 
 
 def with_parameters(*parameters: bytes, interfaces: int = 1) -> dict[str, Any]:
-    """A claim with opaque parameters for all of its interfaces."""
+    """Return a claim with opaque parameters for all of its interfaces."""
     document = claim(*(interface(f"r{index}") for index in range(interfaces)))
     opaque = [{"driver": DRIVER, "parameters": msgspec.Raw(each)} for each in parameters]
     document["status"]["allocation"]["devices"]["config"] = [{"opaque": each} for each in opaque]

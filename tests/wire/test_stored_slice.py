@@ -18,7 +18,7 @@ PFS = (offer("f0"), offer("f1", link_up=False))
 
 
 def stored(spec: dict[str, Any]) -> SliceSpec:
-    """The slice as the API server answers, with fields of its own."""
+    """Return the slice as the API server answers it, with fields of its own."""
     kept = deepcopy(spec)
     kept["pool"]["generation"] = 7
     kept["allNodes"] = False
@@ -28,7 +28,7 @@ def stored(spec: dict[str, Any]) -> SliceSpec:
 
 
 def changed(**fields: Any) -> dict[str, Any]:
-    """The written slice with fields of its second device changed; None: without the field."""
+    """Return the written slice with changed fields of its second device; None removes a field."""
     spec = deepcopy(WRITTEN)
     device = spec["devices"][1] | fields
     spec["devices"][1] = {key: value for key, value in device.items() if value is not None}

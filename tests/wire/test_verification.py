@@ -1,4 +1,4 @@
-"""Reports of `k8s-rdma verify`: what they leave out, and how they are read."""
+"""Reports of `k8s-rdma verify`: the data that they leave out, and how they are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs in a guest: apply_pods.py API, pods on stdin; prints where each runs, or why it was refused."""
+"""Runs in a guest: apply_pods.py API, pods on stdin; prints the node of each, or why it was refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TIMEOUT_S = 240.0
 
 
 def main() -> None:
-    """One after the other, so that what the next one finds is what those before left."""
+    """Create pods one after the other, so that each finds the room that those before it left."""
     kubectl = Kubectl.for_server(sys.argv[1])
     found = {}
     for pod in json.load(sys.stdin):

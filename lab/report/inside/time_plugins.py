@@ -1,9 +1,9 @@
-"""Runs in a guest: times CNI plugins in turn, by what stands on stdin; prints milliseconds of each call.
+"""Runs in a guest: times CNI plugins in turn, as stdin says; prints milliseconds of each call.
 
     {"repetitions": 30, "pause_s": 1, "calls": [{"name": "ADD", "argv": [...], "env": {...}, "stdin": "..."}]}
 
 Each repetition runs the calls in their order. A call is timed from the spawn of the executable to its end, as
-a runtime sees it; before each there is a pause, in which who is told of the last one's changes looks at them.
+a runtime sees it; before each there is a pause, in which all watchers of the last one's changes look at them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Call:
         self._stdin.write_text(wanted["stdin"])
 
     def run(self) -> float:
-        """Milliseconds; SystemExit with what it printed when it fails."""
+        """Return milliseconds; raise SystemExit with the output if the call fails."""
         actions = [
             (os.POSIX_SPAWN_OPEN, 0, str(self._stdin), os.O_RDONLY, 0),
             (os.POSIX_SPAWN_OPEN, 1, str(self._stdout), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600),
@@ -43,7 +43,7 @@ class Call:
 
 
 def main() -> None:
-    """The first repetition warms up, and does not count."""
+    """Run all repetitions; the first one warms up, and does not count."""
     wanted = json.load(sys.stdin)
     with tempfile.TemporaryDirectory() as folder:
         calls = [Call(each, Path(folder)) for each in wanted["calls"]]

@@ -1,4 +1,4 @@
-"""What the tests of the cluster's stand-ins share: a served API, a real client, objects, the recordings."""
+"""Shared parts of the cluster stand-ins' tests: a served API, a real client, objects, the recordings."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Plugins:
-    """CNI plugins that record how they are called, and do what the test tells them."""
+    """CNI plugins that record how they are called, and do as the test says."""
 
     directory: Path
 
@@ -131,7 +131,7 @@ class Plugins:
 
     @property
     def path(self) -> Path:
-        """Where they are."""
+        """The directory of the plugins."""
         return self.directory / "bin"
 
     def on(self, command: str, name: str, script: str) -> None:

@@ -15,7 +15,7 @@ from k8s_rdma_demo import cri
 
 @dataclass
 class FakeCri:
-    """asked: methods that change sandboxes, in order. refusals: what a method says instead, by its name."""
+    """asked: methods that change sandboxes, in order. refusals: answers of methods that refuse, by name."""
 
     socket: Path
     asked: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The stand-in's allocator: recordings of the real one, and what it does not simulate."""
+"""The stand-in's allocator: recordings of the real one, and requests that it does not simulate."""
 
 from __future__ import annotations
 

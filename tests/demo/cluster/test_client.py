@@ -63,7 +63,7 @@ async def _silence():
 
 @asynccontextmanager
 async def informed(server: Server):
-    """The changes that an informer tells of while the server plays its script to the end."""
+    """Yield the changes that an informer reports while the server plays its script to the end."""
     told: list[tuple[str, str]] = []
 
     def on_change(old: dict | None, new: dict | None) -> None:

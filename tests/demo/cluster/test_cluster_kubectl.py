@@ -1,4 +1,4 @@
-"""What kubectl asks of the API server beside objects: Tables, discovery, OpenAPI, dry runs, Protobuf."""
+"""Requests of kubectl to the API server beside objects: Tables, discovery, OpenAPI, dry runs, Protobuf."""
 
 from __future__ import annotations
 

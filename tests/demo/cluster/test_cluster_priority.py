@@ -1,4 +1,4 @@
-"""What the API server stand-in makes of a pod's PriorityClass."""
+"""How the API server stand-in applies a pod's PriorityClass."""
 
 from __future__ import annotations
 

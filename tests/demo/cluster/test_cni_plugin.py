@@ -40,7 +40,7 @@ async def test_every_variable_is_empty_in_a_status_call(runtime, plugins, record
     assert set(plugins.calls()[0].stdin) == {"type", "capabilities", "name", "cniVersion"}
 
 
-# What plugins get wrong
+# Errors of plugins
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 
-# What the runtime makes of a request
+# How the runtime carries out a request
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Custom resources, as apiextensions-apiserver treats what is written to them."""
+"""Custom resources, with writes treated as apiextensions-apiserver does."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ class World:
         await self.c.pod_when(name, lambda pod: not pod)
 
     async def no_claim(self) -> None:
-        """Wait until there is none."""
+        """Wait until all claims are gone."""
         while await self.items(CLAIMS):  # noqa: ASYNC110 - the controller deletes them
             await asyncio.sleep(0.01)
 

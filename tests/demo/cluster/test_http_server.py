@@ -1,4 +1,4 @@
-"""The stand-ins' HTTP server: it leaves nothing open."""
+"""The stand-ins' HTTP server: it leaves no connection open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A kubelet that knows device plugins: admission, capacity, containers of what plugins and CDI give."""
+"""A kubelet that knows device plugins: admission, capacity, containers with devices of plugins and CDI."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may do what at the API server stand-in: tokens, roles, and how a refusal reads."""
+"""Rights at the API server stand-in: tokens, roles, and how a refusal reads."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ async def test_object_longer_than_etcd_takes_is_not_written(cluster, make_pod):
 
 
 async def test_annotations_beyond_their_limit_are_refused_but_in_a_binding(cluster, make_pod):
-    """Which leaves a pod that nobody can write to any more."""
+    """A binding then leaves a pod that cannot be written to any more."""
     async with cluster() as c:
         url = f"{PODS_URL}/p"
         too_many = make_pod("p", annotations={"a": "x" * 262_144})

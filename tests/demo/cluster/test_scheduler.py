@@ -130,7 +130,7 @@ async def test_refused_pod_waits_until_a_nodes_annotation_changes(cluster, make_
     async with cluster() as c, serving_extender(answers) as extender, scheduled(c, extender):
         await c.create(make_node(), make_pod("p1"))
         await c.pod_when("p1", refused)
-        # What does not help: a heartbeat, another pod's coming, the pod's own status.
+        # Events that do not help: a heartbeat, another pod's coming, the pod's own status.
         heartbeat = {"status": {"images": [{"names": ["x"], "sizeBytes": 1}]}}
         headers = {"Content-Type": "application/merge-patch+json"}
         await c.http.patch("/api/v1/nodes/node-1/status", json=heartbeat, headers=headers)

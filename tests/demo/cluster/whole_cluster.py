@@ -2,7 +2,7 @@
 
     unshare -Urmn python whole_cluster.py <directory> <CNI_PATH>
 
-Prints what it saw, as one JSON object.
+Prints its observations, as one JSON object.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Cluster:
         self.processes: list[subprocess.Popen[str]] = []
 
     def start(self, part: str, *arguments: str) -> str:
-        """Start a stand-in; what it says once it is ready."""
+        """Start a stand-in. Return its address, which it prints once it is ready."""
         ready = self.directory / f"{part}.ready"
         process = self.stack.enter_context(
             subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Device plugins that register: what kubelet refuses, and devices that are listed no more."""
+"""Device plugins that register: requests that kubelet refuses, and devices that are listed no more."""
 
 from __future__ import annotations
 

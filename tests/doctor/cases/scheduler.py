@@ -50,7 +50,7 @@ def beside_second(text: str | None, **more: Any) -> list[Finding]:
 
 
 def registered(config: ExtenderConfig = DEFAULTS, **keys: Any) -> list[Finding]:
-    """The recommended entry with other keys; None takes one out."""
+    """Return findings on the recommended entry with other keys; None takes one out."""
     entry = {key: value for key, value in (RECOMMENDED["extenders"][0] | keys).items() if value is not None}
     return scheduler_text(yaml.safe_dump(RECOMMENDED | {"extenders": [entry]}), config)
 

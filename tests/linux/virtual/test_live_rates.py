@@ -1,4 +1,4 @@
-"""Rates of pods that send meanwhile: nothing is lost, whatever changes."""
+"""Rates of pods that send meanwhile: no packet is lost, whatever changes."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Stream:
         self._open.close()
 
     def lost(self) -> int:
-        """Stop, and count what did not come although what was sent after it has."""
+        """Stop, and count the packets that did not come before a later one."""
         self._stop.set()
         self._thread.join()
         self._sockets[0].sendto(b"last", (ADDRESSES[1], 9))

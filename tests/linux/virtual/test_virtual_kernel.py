@@ -1,4 +1,4 @@
-"""What VirtualSriov does where physical functions would not need it, and what nobody must escape."""
+"""Work of VirtualSriov that physical functions would not need, and limits that no pod must escape."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_vf_that_cannot_be_made_anew_is_unreadable(lab):
 
 
 class DyingPorts(Rtnl):
-    """Links of which one more is gone whenever one is made, as where namespaces end one by one."""
+    """Links of which one more is gone whenever one is made, as if namespaces ended one by one."""
 
     def __init__(self, *doomed):
         super().__init__()
@@ -180,7 +180,7 @@ def test_vf_comes_home_when_the_pod_moved_it_on(lab):
 
 
 def test_pods_own_interface_stays_when_it_bears_the_index_that_the_vf_had(lab):
-    """Indexes are per namespace: another veth of the pod's may have the number that the VF's port tells."""
+    """Indexes are per namespace: another veth of the pod's may have the number that the VF's port reports."""
     netns, nested = lab.namespace(), lab.namespace()
     step = give(lab, netns)
     lab.kernel.apply(step)

@@ -1,4 +1,4 @@
-"""Virtual PFs and what somebody else has, or does, in the same namespace."""
+"""Virtual PFs beside links and changes of other programs in the same namespace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rates of virtual functions: how little is asked of the kernel for them, and what is known nevertheless."""
+"""Rates of virtual functions: few queries of the kernel for them, and yet changes by others are seen."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VFS = 8
 
 
 class CountingShaper(Shaper):
-    """Counts what is read: lists of all classes, and single ones."""
+    """Counts reads: lists of all classes, and single ones."""
 
     lists = singles = 0
 

@@ -62,7 +62,7 @@ def configure(lab, *configs):
 
 
 def classified():
-    """What leads to which class, without what the kernel numbers anew each time."""
+    """The classes that filters lead to, without the kernel's numbers of filters, which change each time."""
     shown = tc("filter", "show", "dev", "enp3s0f0-tx").splitlines()
     return sorted(line.split("flowid")[1].split()[0] for line in shown if "flowid" in line)
 
@@ -76,7 +76,7 @@ def test_any_source_mac_passes_and_counts_for_the_vf_without_a_spoof_check(lab, 
     pods[0].send(b"last", source=STRANGER)
     assert pods[2].receive_until(b"last")[-1] == b"last"
     assert vf_class(0)[0] - before[0] >= 2800
-    assert vf_class(1)[0] - before[1] < 1400  # nothing but what the pod says for IPv6 by itself
+    assert vf_class(1)[0] - before[1] < 1400  # only the pod's own messages for IPv6
     lab.kernel.apply(step.inverse)
     dropped = dropped_as_forged()
     pods[0].send(b"forged", source=STRANGER)

@@ -1,6 +1,6 @@
-"""Real frames through virtual functions: what is dropped, and who waits for whom.
+"""Real frames through virtual functions: which are dropped, and who waits for whom.
 
-Every bound here is one that holds however slow the machine is: what a scheduler lets through in a time is
+Every bound here is one that holds however slow the machine is: a scheduler lets through in a time
 at most so much, and a frame sent after another through the same queues arrives after it.
 """
 
@@ -98,7 +98,7 @@ def test_frame_counts_for_its_own_vf_whatever_priority_its_sender_asks_for(pods)
     pods[1].receive_until(b"last")
     sent = [vf_class(index)[0] - before[index] for index in range(2)]
     assert sent[0] >= 28_000
-    assert sent[1] < 14_000  # what pods say for IPv6 by themselves
+    assert sent[1] < 14_000  # the pods' own messages for IPv6
 
 
 @pytest.mark.parametrize("destination", ["a VF of the same PF", "the uplink"])
@@ -115,7 +115,7 @@ def test_cap_lets_no_more_through_than_it_says(lab, pods, destination):
 
 
 def test_reservation_holds_at_once_on_a_vf_that_overdrew_as_best_effort(lab, pods):
-    """HTB remembers what was overdrawn as time; with tokens below zero a reservation does not hold yet."""
+    """HTB remembers overdrawn bytes as time; with tokens below zero a reservation does not hold yet."""
     overdraw(lab, pods[0])
     set_rates(lab, VfRate(0, 100, 0))
     assert vf_class(0)[2] > 0

@@ -52,10 +52,10 @@ def may(*command):
 
 
 def prefix():
-    """What makes the namespaces, as nobody if that is possible; skips where none can be made."""
+    """Return the command for namespaces, as user nobody if possible; skip if they cannot be made."""
     if not may(*IN_NAMESPACES, "true"):
         pytest.skip("needs user namespaces that an ordinary user may make (user.max_user_namespaces)")
-    # Nobody may be unable to read this Python, or not exist here. Even root has no rights on the machine's
+    # That user may be unable to read this Python, or not exist here. Even root has no rights on the machine's
     # own namespaces once it is in a user namespace.
     as_nobody = (*NOBODY, *IN_NAMESPACES)
     imports = ("bash", "-c", f"{shlex.quote(sys.executable)} -c 'import k8s_rdma'")

@@ -1,4 +1,4 @@
-"""Pods on virtual functions that send and receive whole frames, and what the PF counts of them."""
+"""Pods on virtual functions that send and receive whole frames, and the PF's counters of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from k8s_rdma.linux.netns import entered
 from k8s_rdma.linux.virtual.pf import MOST_DEBT
 
 EXPERIMENTAL = 0x88B5
-"""IEEE 802 local experimental ethertype 1: nobody else here sends it."""
+"""IEEE 802 local experimental ethertype 1: no other program here sends it."""
 EVERYBODY = "ff:ff:ff:ff:ff:ff"
 DEADLINE_S = 120
 SCHEDULER = "enp3s0f0-tx"
@@ -43,7 +43,7 @@ class Pod:
         self.socket = self._listen(lab)
 
     def listen_anew(self, lab):
-        """Forget what was received, and that the interface was down."""
+        """Forget received frames, and that the interface was down."""
         self.socket.close()
         self.socket = self._listen(lab)
 
@@ -68,7 +68,7 @@ class Pod:
 
 
 def forwards(port):
-    """Whether the bridge knows by now that a port is up; the kernel tells it a moment later."""
+    """Report whether the bridge knows by now that a port is up; it learns it a moment later."""
     shown = subprocess.run(
         ["ip", "-json", "-details", "link", "show", "dev", port], capture_output=True, check=True
     )

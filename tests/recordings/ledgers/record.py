@@ -24,7 +24,7 @@ VFS = 4
 def main() -> None:
     name, commit = sys.argv[1:]
     sys.path.insert(0, str(HERE.parents[1]))
-    from older_programs import unpack  # noqa: PLC0415  not where the tests are of then
+    from older_programs import unpack  # noqa: PLC0415  absent beside the tests of then
 
     # Paths are part of the record.
     with tempfile.TemporaryDirectory(prefix="k8srdma-", dir="/run") as directory:
@@ -52,7 +52,7 @@ def of_then(place: Path, record: Path) -> None:
 
 
 async def live(node) -> None:
-    """Pods as that agent can serve them; kubelet tells of a slot where it asks for one."""
+    """Pods as that agent can serve them; kubelet reports a slot if the agent asks for one."""
     from e2e.node import pod  # noqa: PLC0415
     from k8s_rdma.core.types import Enforce  # noqa: PLC0415
 
@@ -84,7 +84,7 @@ async def add(node, pods) -> None:
 
 
 def read(ledger: Path) -> dict[str, object]:
-    """The file as it is: version, tables, rows; a document is kept as what it says, which is all of it."""
+    """The file as it is: version, tables, rows; a document is kept decoded, without a loss."""
     with closing(sqlite3.connect(ledger)) as db:
         [(version,)] = db.execute("PRAGMA user_version")
         [(table,)] = db.execute("SELECT sql FROM sqlite_schema WHERE name = 'receipts'")
