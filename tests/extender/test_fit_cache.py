@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
 
@@ -11,12 +12,13 @@ from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.pf_use import Used
 from k8s_rdma.core.refusal import Detail
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
+from k8s_rdma.core.shortage import Lack
 from k8s_rdma.core.types import Enforce, NodeName, PfSelector, Strategy, VfDriver
 from k8s_rdma.errors import Reason
 from k8s_rdma.extender.fit_cache import MAX_INTERFACES, MAX_REQUESTS, FitCache
 from k8s_rdma.extender.node_cache import NodeSnapshot
 from k8s_rdma.extender.node_source import facts_of
-from k8s_rdma.extender.verdicts import UNRESOLVABLE, Feasible, Infeasible
+from k8s_rdma.extender.verdicts import COUNTED, UNRESOLVABLE, Feasible, Infeasible, Shortage
 
 
 def request(*rates: int) -> Request:
@@ -38,6 +40,31 @@ def test_verdict_is_searched_once_for_a_request_and_a_situation():
     fit_cache.verdict(request(1), there)
     fit_cache.verdict(request(2), here)
     assert fit_cache.searches == len(fit_cache) == 3
+
+
+def test_lack_of_a_node_does_not_depend_on_the_nodes_before_it():
+    """Sums of free capacity are compared first only after a node that refused the request."""
+    inventory = facts_of(report("w1", pf(PF0), pf(PF1)), NodeName("w1")).inventory
+    lacks = {
+        NodeSnapshot(inventory, {pf.pci: held for pf, held in zip(inventory.pfs, used, strict=True)}): lack
+        for *used, lack in (
+            (Used(0, 0), Used(0, 0), None),
+            (Used(4, 0), Used(4, 0), Lack.VFS),
+            (Used(1, 9_999), Used(1, 9_999), Lack.LARGEST),
+            (Used(1, 0), Used(1, 9_999), Lack.BANDWIDTH),
+            (Used(1, 0), Used(1, 5_000), Lack.PLACES),
+        )
+    }
+    wanted = request(7_500, 7_500)
+    for nodes in permutations(lacks):
+        fit_cache = FitCache()
+        assert fit_cache.count(wanted, nodes) == []
+        verdicts = fit_cache.verdicts(wanted)
+        assert {node: getattr(verdict, "lack", None) for node, verdict in verdicts.items()} == lacks
+        for node, verdict in verdicts.items():
+            assert isinstance(verdict, Shortage) or verdict is COUNTED
+            if isinstance(verdict, Shortage):
+                assert verdict.on(node) == FitCache().verdict(wanted, node)
 
 
 def test_verdict_is_shared_by_requests_that_differ_in_names_and_addresses_alone():
