@@ -255,13 +255,13 @@ class FitCache:
         """Return the verdict by counting how much each PF takes; None if counting cannot decide."""
         shortages, bounds, headroom = count.shortages, count.bounds, snapshot.headroom
         fits = bounds.fits(headroom) if bounds is not None and headroom is not None else None
-        if fits is None:
-            return None
         if fits:
             return COUNTED
-        if shortages is None:
-            return self._refusal(request, snapshot, count)
-        return shortages.by_sums(snapshot.totals) or shortages.of_places()
+        if shortages is not None and (shortage := shortages.by_sums(snapshot.totals)):
+            return shortage
+        if fits is None:
+            return None
+        return self._refusal(request, snapshot, count) if shortages is None else shortages.of_places()
 
     def _refusal(self, request: Request, snapshot: NodeSnapshot, count: _Count) -> Verdict | None:
         """Return the verdict if not even the empty node takes it; None if its words take a search."""
