@@ -83,6 +83,7 @@ def test_all_contradictions_are_reported_at_once() -> None:
     [
         {"api": False, "binder": "scheduler", "source": "http"},
         {"source": "crd", "maxAgeS": 3600, "nodeTimeoutS": 600},
+        {"source": "http", "maxAgeS": 60, "nodeTimeoutS": 15},
         {"source": "crd", "binder": "scheduler"},
         WHOLE,
     ],
