@@ -149,9 +149,10 @@ def test_rates_of_all_devices_on_a_pf_must_fit_beside_its_reservations() -> None
 
 
 def test_promises_to_other_pods_leave_no_room_for_unpromised_rates() -> None:
-    promised = (PlacedInterface(pf=PF0, min_tx_rate_mbps=600),)
-    rejection = refused("m0_0", request=wanted(500), outstanding=promised)
-    assert "400 of 1000 are unreserved" in rejection.message
+    for promised_mbps, left_mbps in ((600, 400), (1_000, 0)):
+        promised = (PlacedInterface(pf=PF0, min_tx_rate_mbps=promised_mbps),)
+        rejection = refused("m0_0", request=wanted(500), outstanding=promised)
+        assert f"there; {left_mbps} of 1000 are unreserved" in rejection.message
     assert not isinstance(given_for("m1_1", request=wanted(500), outstanding=promised), Rejection)
 
 
