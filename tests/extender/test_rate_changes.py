@@ -86,6 +86,19 @@ async def test_raise_is_reserved_before_it_is_programmed_and_signed_as_the_next_
     assert await used_mbps(c) == 1_000
 
 
+async def test_outcome_is_written_at_once_when_the_node_has_programmed_it():
+    """By the clock no retry is ever due."""
+    now = 0.0
+    async with cluster("w1") as made, extending(made, key=KEY, clock=lambda: now, max_age_s=0.1) as c:
+        await start(c)
+        await ask(c, "gold", (700, 900))
+        await status(c, "gold", "admitted")
+        now = 0.2
+        programs(c, ("gold", 1, 700), ("silver", 0, 300))
+        await c.fitting("probe")
+        assert (await status(c, "gold", "programmed")).generation == 1
+
+
 async def test_raise_beyond_the_link_is_refused_with_numbers_and_admitted_when_there_is_room(c: World):
     await ask(c, "gold", (701, 900))
     found = await status(c, "gold", "refused")

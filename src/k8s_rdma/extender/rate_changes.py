@@ -133,22 +133,33 @@ class RateChanges:
         now = self._clock()
         if pending.write is not None or not self._ready():
             return False
-        if now >= pending.due_at:
+        if now >= pending.due_at or self._is_new_in_force(pending):
             return True
         if now < pending.tried_at + FIRST_RETRY_S:
             return False
         state = self._cache.state
         if pending.awaited is not None:
             return (
-                state.programmed(pending.node, pending.pod.uid) >= pending.awaited
+                self._is_in_force(pending)
                 or state.refusal(pending.node, pending.pod.uid) != pending.refusal
                 or self._epoch(pending.node) != pending.epoch
             )
         refused_on = pending.refused_on
         return refused_on is not None and state.snapshots.get(pending.node, refused_on) is not refused_on
 
+    def _is_in_force(self, pending: PendingRates) -> bool:
+        """Report whether the node has programmed the generation that it must program first."""
+        programmed = self._cache.state.programmed(pending.node, pending.pod.uid)
+        return pending.awaited is not None and programmed >= pending.awaited
+
+    def _is_new_in_force(self, pending: PendingRates) -> bool:
+        """Report that once for each generation: a node's reports may alternate."""
+        return self._is_in_force(pending) and pending.awaited != pending.seen_in_force
+
     async def _handle(self, pending: PendingRates) -> None:
         uid = pending.pod.uid
+        if self._is_in_force(pending):
+            pending.seen_in_force = pending.awaited
         async with self._pod_writer.lock(uid):
             if self._pending.by_uid.get(uid) is not pending or pending.write is not None:
                 return

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     from k8s_rdma.kube.api import PodView
 
 FIRST_RETRY_S = 1.0
-"""Also the least time between two attempts at a pod's change, even if its node reports in between."""
+"""Also the least time between two attempts at a pod's change, even if its node reports in between.
+
+The first report that a generation is programmed is acted on at once.
+"""
 
 _LAST_RETRY_S = 300.0
 _MAX_PODS = 10_000
@@ -47,6 +50,7 @@ class PendingRates:
     text: the text of its annotation.
     refused_on: the snapshot that refused the change.
     awaited: the generation that the node must program first.
+    seen_in_force: the last one of these for which it was decided at once.
     refusal: the node's last refusal.
     epoch: the epoch of the node's report at that time; a restarted agent has another one.
     undelivered: why the node refuses the placement that it was sent; empty if it does not.
@@ -62,6 +66,7 @@ class PendingRates:
     tried_at: float = float("-inf")
     refused_on: NodeSnapshot | None = None
     awaited: int | None = None
+    seen_in_force: int | None = None
     refusal: RatesRefusal | None = None
     epoch: str = ""
     undelivered: str = ""
