@@ -141,7 +141,8 @@ bench: setup-tests cni ## the measurements of bench/; ARGS="-k word" for some of
 	@$(RUN) scripts/isolated python -m bench $(ARGS)
 
 .PHONY: setup
-setup: can-set-up $(PROGRAM_READY) tools ## the program, in .venv, and what the demo runs
+setup: can-set-up ## the program, in .venv, and what the demo runs
+	@$(MAKE) --jobs=2 $(PROGRAM_READY) tools
 
 .PHONY: setup-tests
 setup-tests: can-test $(PYTHON_READY) test-tools ## the same, and what tests need

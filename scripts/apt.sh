@@ -1,12 +1,16 @@
 # shellcheck shell=bash
 # Debian packages by two ways: installed, or unpacked under .cache/debian, which needs no privilege.
-# Sourced after say.sh, from the root of the repository.
+# Sourced after say.sh, from the root of the repository. Scripts that run beside each other take turns.
 
 unpacked=.cache/debian
 
 # apt_install PACKAGE...: install on this machine; fails where that is not ours to do. A machine that has just been
 # started may be installing updates: they are waited for, five minutes at most.
 apt_install() {
+  _apt_turn _apt_install "$@"
+}
+
+_apt_install() {
   [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null || return 1
   export DEBIAN_FRONTEND=noninteractive
   local install=(apt-get --option DPkg::Lock::Timeout=300 install --yes --no-install-recommends "$@")
@@ -15,12 +19,27 @@ apt_install() {
 
 # apt_unpack PACKAGE...: fetch the packages and what they need that is not installed, and unpack all of it.
 apt_unpack() {
+  _apt_turn _apt_unpack "$@"
+}
+
+_apt_unpack() {
   command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null || return 1
   _apt_fetch "$@" || { _apt_use_own_lists && _apt_fetch "$@"; } || return 1
   local archive
   for archive in "$unpacked"/archives/*.deb; do
     dpkg-deb --extract "$archive" "$unpacked" || return 1
   done
+}
+
+# Unlocked, and not closed alone: a service that a package starts has the file open as well.
+_apt_turn() {
+  local lock status=0
+  exec {lock}>.cache/apt.lock
+  flock "$lock"
+  "$@" || status=$?
+  flock --unlock "$lock"
+  exec {lock}>&-
+  return "$status"
 }
 
 _apt_options=()

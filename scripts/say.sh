@@ -2,7 +2,7 @@
 # How the set-up scripts talk: one line a step, everything else into a log that is shown when a step fails.
 # Sourced, from the root of the repository.
 
-setup_log=.cache/setup.log
+setup_log=.cache/${0##*/}.log # of each script its own: some run beside each other
 no_network='Temporary failure (in name )?resol|Name or service not known|Network is unreachable|Could not resolve'
 mkdir -p .cache
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,17 +67,26 @@ class Processes:
         process.wait()
 
     def stop(self) -> list[str]:
-        """End everything in reverse order; return the names of those that had to be killed."""
+        """End all together, and then the first, which all others use; return those that had to be killed."""
+        names = list(self.running)
+        stubborn = [*self._end(names[1:]), *self._end(names[:1])]
+        self.running.clear()
+        return stubborn
+
+    def _end(self, names: Sequence[str]) -> list[str]:
+        """End processes, and return those that had to be killed."""
+        for name in names:
+            self.running[name].terminate()
+        end = time.monotonic() + STOP_TIMEOUT_S
         stubborn = []
-        for name, process in reversed(list(self.running.items())):
-            process.terminate()
+        for name in names:
+            process = self.running[name]
             try:
-                process.wait(STOP_TIMEOUT_S)
+                process.wait(max(0, end - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
                 stubborn.append(name)
-        self.running.clear()
         return stubborn
 
 

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,9 +116,10 @@ class World:
     def build(self) -> None:
         """Make namespaces, links and functions."""
         build(self.nodes)
+        with ThreadPoolExecutor() as pool:
+            pfs = [(node, index) for node in self.nodes for index in range(len(node.vfs))]
+            list(pool.map(lambda pf: self._create_pf(*pf), pfs))
         for node in self.nodes:
-            for index in range(len(node.vfs)):
-                self._create_pf(node, index)
             self._write_files(node)
         (self.paths.directory / "placement.key").write_text(secrets.token_hex(32))
         (self.paths.directory / "policies.yaml").write_text(_POLICIES)
