@@ -3,7 +3,8 @@
 Hypothesis draws the same examples in every run, so that a red run is red again; to look further, run
 `HYPOTHESIS_PROFILE=explore .venv/bin/pytest ...`, which draws new ones, and more of them.
 pytest-randomly shuffles the tests and prints the seed that brings an order back (`--randomly-seed=N`).
-With pytest-xdist workers run tests at the same time; a test marked `alone` has the machine for itself.
+With pytest-xdist workers run tests at the same time. What measures bandwidth does so again if others left
+it too little of the machine.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import gc
 import os
 import signal
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,7 +24,7 @@ from changed import (  # noqa: F401 - hooks of --changed and --quick
     pytest_ignore_collect,
 )
 from changed import pytest_collection_modifyitems as choose_tests
-from turns import alone_first, is_alone, turn
+from order import longest_first
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -71,17 +71,7 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out tests that are not asked for, and order the others."""
     choose_tests(config, items)
-    items[:] = alone_first(items)
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)  # outermost: waiting is not the test's time
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """A worker's test begins when it is its turn; if one process runs them all, it always is."""
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        return (yield)
-    shared = Path(item.config.option.basetemp).parent  # xdist gives every worker a directory in there
-    with turn(shared, alone=is_alone(item)):
-        return (yield)
+    items[:] = longest_first(items)
 
 
 @pytest.fixture(autouse=True)

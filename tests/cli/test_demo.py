@@ -177,7 +177,6 @@ def page_of_the_nodes(url: str) -> str:
             time.sleep(0.1)
 
 
-@pytest.mark.alone
 @pytest.mark.timeout(DEADLINE_S)
 def test_demo_passes_every_check_and_leaves_no_trace(run: Run) -> None:
     assert run.status == 0, run.shown
@@ -198,7 +197,6 @@ def test_demo_passes_every_check_and_leaves_no_trace(run: Run) -> None:
     assert run.processes == []
 
 
-@pytest.mark.alone
 @pytest.mark.timeout(DEADLINE_S)
 @pytest.mark.skipif(not KUBECTL, reason="needs kubectl on PATH, or in the folder K8S_RDMA_KUBE_BIN")
 def test_tutorial_prints_the_output_that_it_shows(run: Run) -> None:
@@ -271,7 +269,6 @@ def test_demo_omits_throughput_without_iperf3_and_gives_everything_back_when_int
     assert processes_of(scratch) == []
 
 
-@pytest.mark.alone
 @pytest.mark.timeout(DEADLINE_S)
 def test_one_link_is_recorded_over_time(shim: Path, scratch: Path, tmp_path: Path) -> None:
     typed = "launch(json_file=Path(sys.argv[1]), keep=False, web=False, over_time_s=4)"

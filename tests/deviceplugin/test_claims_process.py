@@ -133,7 +133,6 @@ async def test_process_serves_kubelet_and_reports_its_state(world: World) -> Non
         await node.until_slices(1)
 
 
-@pytest.mark.alone
 async def test_process_stays_within_its_memory(world: World) -> None:
     async with node_of(world) as node:
         socket = await node.register()

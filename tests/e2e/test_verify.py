@@ -78,7 +78,6 @@ def results(verify: Verify) -> list[tuple[str, str]]:
     return [(check["check"], check["result"]) for check in verify.checks()]
 
 
-@pytest.mark.alone
 def test_verify_passes_if_rates_hold(verify: Verify) -> None:
     ended = verify.run("--pf", "enp1s0f0", "--receiver-pf", "enp1s0f0")
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -94,7 +93,6 @@ def test_verify_passes_if_rates_hold(verify: Verify) -> None:
     assert verify.node.leftovers() == {}
 
 
-@pytest.mark.alone
 def test_verify_fails_on_a_card_that_shows_a_rate_and_does_not_keep_it(verify: Verify) -> None:
     for index in range(VFS):
         command = ["tc", "qdisc", "delete", "dev", f"enp1s0f0r{index}", "ingress"]
@@ -138,7 +136,6 @@ def test_verify_gives_everything_back_when_it_is_interrupted_while_it_does(
     assert list((verify.node.run_dir / "verify").iterdir()) == []
 
 
-@pytest.mark.alone
 def test_verify_gives_back_vfs_of_a_killed_run(verify: Verify) -> None:
     running = verify.start("--pf", "enp1s0f0")
     running.kill()

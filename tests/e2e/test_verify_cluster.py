@@ -141,7 +141,6 @@ def leftovers(containers: Containers) -> list[str]:
     return [pod["metadata"]["name"] for pod in containers.kubectl.pods()]
 
 
-@pytest.mark.alone
 def test_verify_measures_between_two_nodes(containers: Containers, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     ended = verify(containers, "--report", str(report))

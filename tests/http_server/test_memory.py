@@ -15,7 +15,6 @@ GROWTH_MIB = 64
 of failed handshakes 500 MiB of the device plugin."""
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 @pytest.mark.parametrize("kind", PROCESSES)
 def test_memory_stays_when_hostile_clients_flood(kind: str, tls: bool) -> None:

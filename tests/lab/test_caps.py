@@ -108,7 +108,6 @@ def verbs_frames(source: Endpoint, destination: Endpoint) -> float:
 # Measured caps
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize(
     "cap", [pytest.param(4, marks=pytest.mark.long), 8, pytest.param(16, marks=pytest.mark.long)]
 )
@@ -118,7 +117,6 @@ def test_software_cap_holds_for_tcp_and_for_rdma_writes(pods: Pods, cap: int) ->
     assert_holds(cap, lambda: verbs_frames(source, destination))
 
 
-@pytest.mark.alone
 @pytest.mark.long
 def test_cap_that_was_removed_holds_again_when_the_agent_has_looked(pods: Pods) -> None:
     cap = 4

@@ -20,8 +20,6 @@ CAP = 8
 
 PFS = [{"names": ["eth0"], "numVfs": 4, "enforce": "software"}, {"names": ["eth1"], "numVfs": 4}]
 
-pytestmark = pytest.mark.alone
-
 
 @pytest.fixture(scope="module")
 def node(machine: Machine) -> LabNode:
