@@ -13,6 +13,7 @@ from k8s_rdma.wire.claims import DRIVER, ClaimName, Prepare
 from k8s_rdma.wire.resource_claim import decode_prepare
 from k8s_rdma_demo.cluster.api import serving_api
 from k8s_rdma_demo.cluster.command import write_kubeconfig
+from k8s_rdma_demo.plain_http import NO_TLS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
 @asynccontextmanager
 async def api_with_node(directory: Path) -> AsyncIterator[tuple[httpx2.AsyncClient, Path]]:
     """Serve the API with the node `w1`; yields a client, and a kubeconfig in the directory."""
-    async with serving_api() as api, httpx2.AsyncClient(base_url=api.url, trust_env=False) as http:
+    async with (
+        serving_api() as api,
+        httpx2.AsyncClient(base_url=api.url, trust_env=False, verify=NO_TLS) as http,
+    ):
         await http.post("/api/v1/nodes", json={"metadata": {"name": "w1"}})
         yield http, write_kubeconfig(directory / "kubeconfig", api.url)
 

@@ -13,6 +13,7 @@ from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.wire.annotation import ANNOTATION
 from k8s_rdma.wire.rates_status import RATES_STATUS_ANNOTATION, RatesStatus, decode_rates_status, digest
 from k8s_rdma_demo.cluster.objects import BUILT_IN
+from k8s_rdma_demo.plain_http import NO_TLS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -29,7 +30,7 @@ class Kubectl:
     @classmethod
     def for_server(cls, server: str) -> Kubectl:
         """Make a client for the API server at this URL."""
-        return cls(httpx2.Client(base_url=server, timeout=10, trust_env=False))
+        return cls(httpx2.Client(base_url=server, timeout=10, trust_env=False, verify=NO_TLS))
 
     def apply(self, manifest: Mapping[str, Any], *, name: str | None = None, node: str | None = None) -> str:
         """Create a pod, with another name or on a given node if requested; return its name."""

@@ -9,6 +9,7 @@ import httpx2
 
 from k8s_rdma.config.addresses import SERVER_PORT
 from k8s_rdma.wire.report import decode_report
+from k8s_rdma_demo.plain_http import NO_TLS
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -47,7 +48,7 @@ class OverbookingMonitor:
         self._thread.join()
 
     def _watch(self) -> None:
-        with httpx2.Client(timeout=2, trust_env=False) as client:
+        with httpx2.Client(timeout=2, trust_env=False, verify=NO_TLS) as client:
             while not self._end.wait(PERIOD_S):
                 for node in self._nodes:
                     self._sample(client, node)

@@ -30,6 +30,7 @@ from k8s_rdma_demo.cluster.containers import ContainerDirectory
 from k8s_rdma_demo.cluster.sandboxes import SandboxDirectory
 from k8s_rdma_demo.kubectl import Kubectl
 from k8s_rdma_demo.network import CONTROL_ADDRESS, LINK_MBPS, DemoNode, build
+from k8s_rdma_demo.plain_http import NO_TLS
 from k8s_rdma_demo.processes import Processes
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class World:
         )
         self.processes = Processes(logs=paths.directory / "logs")
         self.kubectl = Kubectl.for_server(API_URL)
-        self._http = httpx2.Client(timeout=5, trust_env=False)
+        self._http = httpx2.Client(timeout=5, trust_env=False, verify=NO_TLS)
 
     def node(self, name: str) -> DemoNode:
         """Return a node by name."""

@@ -27,6 +27,7 @@ from k8s_rdma_demo.cluster.http_server import HttpService, Request, Response, St
 from k8s_rdma_demo.cluster.objects import EVENTS, PODS
 from k8s_rdma_demo.cluster.registry import Registry
 from k8s_rdma_demo.cluster.store import Store
+from k8s_rdma_demo.plain_http import NO_TLS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -179,7 +180,7 @@ async def world(
         cluster = ApiCluster(
             client, ClusterTerms(node=NODE, keys=FixedKeys(key), stuck_after_s=stuck_after_s), clock.time()
         )
-        async with httpx2.AsyncClient(base_url=url, trust_env=False) as http:
+        async with httpx2.AsyncClient(base_url=url, trust_env=False, verify=NO_TLS) as http:
             made = World(cluster, store, http, clock)
             running = asyncio.create_task(cluster.run())
             try:

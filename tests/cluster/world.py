@@ -22,6 +22,7 @@ from cluster.real import GANGS, real
 from cluster.standin import stand_in
 from extender.node_server import node_servers
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
+from k8s_rdma_demo.plain_http import NO_TLS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -210,7 +211,7 @@ class Cluster:
         A scheduler before 1.29 leaves pods alone that it could not schedule for an error, such as an outage
         of extenders, until something happens in the cluster, or for five minutes: then something happens.
         """
-        async with httpx2.AsyncClient(trust_env=False) as http:
+        async with httpx2.AsyncClient(trust_env=False, verify=NO_TLS) as http:
             while not any([await each.is_ready(http) for each in extenders]):  # noqa: ASYNC110  as above
                 await asyncio.sleep(0.05)
         if self.plane.release < (1, 29):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 
 from k8s_rdma_demo.kubelet.device_manager import DeviceManager, DeviceManagerConfig, running_device_manager
+from k8s_rdma_demo.plain_http import NO_TLS
 from process_status import resident_kib
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Plugin:
 
     async def get(self, path: str) -> httpx2.Response:
         [listening] = await self.logged("listening")
-        async with httpx2.AsyncClient(trust_env=False) as client:
+        async with httpx2.AsyncClient(trust_env=False, verify=NO_TLS) as client:
             return await client.get(f"http://127.0.0.1:{listening['port']}{path}")
 
     async def ended(self) -> int:

@@ -15,6 +15,7 @@ from k8s_rdma.extender.extender import BinderIdentity
 from k8s_rdma.extender.main import EVERYBODY, ExtenderAccess, ViewsPort, serve
 from k8s_rdma.http_server import listen
 from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
+from k8s_rdma_demo.plain_http import NO_TLS
 
 if TYPE_CHECKING:
     import ssl
@@ -52,7 +53,7 @@ async def served(  # noqa: PLR0917 - those of before keep their places
     key: PlacementKeys | None = None,
     lease: LeaderElector | None = None,
     access: ExtenderAccess = EVERYBODY,
-    verify: ssl.SSLContext | bool = True,
+    verify: ssl.SSLContext = NO_TLS,
     port: int = 0,
     views: ViewsPort | None = None,
     **settings: Any,

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
-from lightkube import AsyncClient, KubeConfig
 from msgspec.structs import replace
 
 from extender.node_server import PF0, NodeServer, node_servers, pf, report
@@ -22,7 +21,7 @@ from k8s_rdma.extender.rdmanode_informer import RdmaNodeInformer
 from k8s_rdma.extender.reservation import Reservation, Stage
 from k8s_rdma.kube.client import Client
 from k8s_rdma_demo.cluster.api import ApiConfig, serving_api
-from k8s_rdma_demo.cluster.command import kubeconfig
+from lightkube_client import lightkube_client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -139,7 +138,7 @@ async def crd() -> AsyncIterator[Source]:
     clock, state = Clock(), ClusterState()
     async with (
         serving_api(ApiConfig(custom_resources=(RDMA_NODES,))) as server,
-        AsyncClient(config=KubeConfig.from_dict(kubeconfig(server.url)), trust_env=False) as lightkube,
+        lightkube_client(server.url) as lightkube,
     ):
         client = Client(lightkube, silence_s=DEADLINE_S)
         nodes = {name: PublishedNode(client, name) for name in (W1, W2)}

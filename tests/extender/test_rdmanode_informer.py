@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import pytest
-from lightkube import AsyncClient, KubeConfig
 from msgspec.structs import replace
 
 from extender.node_server import PF0, pf, report
@@ -22,8 +21,8 @@ from k8s_rdma.kube.client import Client
 from k8s_rdma.kube.informer import Changed, Deleted, Listed, ListPage
 from k8s_rdma.kube.published_api import LeaseView
 from k8s_rdma_demo.cluster.api import ApiConfig, RunningApi, serving_api
-from k8s_rdma_demo.cluster.command import kubeconfig
 from k8s_rdma_demo.cluster.objects import LEASES
+from lightkube_client import lightkube_client
 
 pytestmark = pytest.mark.anyio
 
@@ -80,7 +79,7 @@ async def cluster():
     async with (
         asyncio.timeout(120),
         serving_api(ApiConfig(custom_resources=(RDMA_NODES,))) as server,
-        AsyncClient(config=KubeConfig.from_dict(kubeconfig(server.url)), trust_env=False) as client,
+        lightkube_client(server.url) as client,
     ):
         yield server, Client(client, silence_s=30)
 

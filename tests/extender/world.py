@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import httpx2
-from lightkube import AsyncClient, KubeConfig
 
 from extender.faulty_api import FaultyApi
 from extender.node_server import NodeServer, node_servers
@@ -19,8 +18,9 @@ from k8s_rdma.extender.extender import BinderIdentity, Extender, boottime_s
 from k8s_rdma.kube.client import Client
 from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
 from k8s_rdma_demo.cluster.api import ApiConfig, RunningApi, serving_api
-from k8s_rdma_demo.cluster.command import kubeconfig
 from k8s_rdma_demo.cluster.objects import ResourceType, parse_resource_type
+from k8s_rdma_demo.plain_http import NO_TLS
+from lightkube_client import lightkube_client
 from policies import EVERYTHING_FILE
 
 if TYPE_CHECKING:
@@ -199,8 +199,8 @@ async def cluster(*names: str, group_versions: tuple[str, ...] = ("v1alpha2",)) 
         asyncio.timeout(DEADLINE_S),
         serving_api(ApiConfig(custom_resources=(RDMA_NODES, *groups, COSCHEDULING_GROUPS))) as server,
         node_servers(*names) as (port, nodes),
-        httpx2.AsyncClient(base_url=server.url, trust_env=False) as http,
-        AsyncClient(config=KubeConfig.from_dict(kubeconfig(server.url)), trust_env=False) as client,
+        httpx2.AsyncClient(base_url=server.url, trust_env=False, verify=NO_TLS) as http,
+        lightkube_client(server.url) as client,
     ):
         real = Client(client, silence_s=DEADLINE_S)
         made = World(api=FaultyApi(real), server=server, http=http, nodes=nodes, port=port)

@@ -14,6 +14,7 @@ from k8s_rdma.kube.client import Client, connect
 from k8s_rdma_demo.cluster.api import ApiConfig, RunningApi, serving_api
 from k8s_rdma_demo.cluster.command import write_kubeconfig
 from k8s_rdma_demo.cluster.http_server import Handler, HttpService, Response, serving
+from k8s_rdma_demo.plain_http import NO_TLS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -56,7 +57,7 @@ def cluster(tmp_path: Path):
             asyncio.timeout(DEADLINE_S),
             serving_api(config) as api,
             connected(tmp_path, api.url) as client,
-            httpx2.AsyncClient(base_url=api.url, trust_env=False) as http,
+            httpx2.AsyncClient(base_url=api.url, trust_env=False, verify=NO_TLS) as http,
         ):
             yield Cluster(api, client, http)
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from lightkube import AsyncClient, KubeConfig
 
 from extender.node_server import PF0, PF1, pf, rates, report
 from extender.published import PublishedNode
@@ -23,6 +22,7 @@ from k8s_rdma.planning.planned_cluster import PlannedCluster, workload_of
 from k8s_rdma.planning.snapshot import VERSION, Snapshot, decode_snapshot, encode_snapshot, take_snapshot
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode_own
 from k8s_rdma_demo.cluster.command import kubeconfig
+from lightkube_client import lightkube_client
 
 pytestmark = pytest.mark.anyio
 
@@ -35,7 +35,7 @@ RATES = (0, 1_000, 2_500, 4_000, 7_000)
 
 async def publish(w: World) -> None:
     """Publish the nodes' reports, as their agents write them to the API server."""
-    async with AsyncClient(config=KubeConfig.from_dict(kubeconfig(w.server.url)), trust_env=False) as client:
+    async with lightkube_client(w.server.url) as client:
         for name, node in w.nodes.items():
             await PublishedNode(Client(client, silence_s=60.0), NodeName(name)).say(node.report)
 

@@ -36,6 +36,7 @@ from k8s_rdma.wire.state_socket import (
     encode_counters,
     encode_message,
 )
+from k8s_rdma_demo.plain_http import NO_TLS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
@@ -188,6 +189,7 @@ async def serving(
             async with httpx2.AsyncClient(
                 base_url=f"http://{host}:{port}",
                 trust_env=False,
+                verify=NO_TLS,
                 headers=headers,
                 limits=httpx2.Limits(max_connections=None),
             ) as client:

@@ -35,6 +35,7 @@ from k8s_rdma.wire.views import (
     encode_explanation,
     encode_view,
 )
+from k8s_rdma_demo.plain_http import NO_TLS
 from web.cases import HOLDERS
 
 if TYPE_CHECKING:
@@ -139,6 +140,6 @@ async def serving(
         app = WebApp(sources, access or LoopbackAccess())
         async with (
             listening(app) as address,
-            httpx2.AsyncClient(base_url=address, trust_env=False, timeout=20) as http,
+            httpx2.AsyncClient(base_url=address, trust_env=False, verify=NO_TLS, timeout=20) as http,
         ):
             yield Site(address, http, documents, extender, traffic, node_traffic, app)

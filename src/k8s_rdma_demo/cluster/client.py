@@ -34,6 +34,7 @@ from k8s_rdma_demo.cluster.objects import (
     uid_of,
     untyped,
 )
+from k8s_rdma_demo.plain_http import NO_TLS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -74,7 +75,7 @@ class ApiClient:
         limits = httpx2.Limits(max_connections=None)
         timeout = httpx2.Timeout(_TIMEOUT_S)
         async with httpx2.AsyncClient(
-            base_url=server, headers=headers, timeout=timeout, limits=limits, trust_env=False
+            base_url=server, headers=headers, timeout=timeout, limits=limits, trust_env=False, verify=NO_TLS
         ) as http:
             yield cls(http)
 

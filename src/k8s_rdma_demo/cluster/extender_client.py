@@ -33,6 +33,7 @@ from k8s_rdma_demo.cluster.objects import (
     uid_of,
     untyped,
 )
+from k8s_rdma_demo.plain_http import NO_TLS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -161,7 +162,7 @@ class ExtenderClient:
     async def connecting(cls, config: ExtenderConfig) -> AsyncIterator[ExtenderClient]:
         """A client for as long as the block lasts."""
         limits = httpx2.Limits(max_connections=None, keepalive_expiry=_IDLE_S)
-        async with httpx2.AsyncClient(limits=limits, timeout=None, trust_env=False) as http:
+        async with httpx2.AsyncClient(limits=limits, timeout=None, trust_env=False, verify=NO_TLS) as http:
             yield cls(config, http)
 
     def is_interested(self, pod: JsonObject) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import ssl
 import tempfile
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,19 +13,18 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 from lightkube import AsyncClient
-from lightkube.config.kubeconfig import KubeConfig
 
 from k8s_rdma.errors import KernelError
 from k8s_rdma_demo.cluster.api import ApiConfig, RunningApi, serving_api
 from k8s_rdma_demo.cluster.cni_runtime import CniRuntime, create_namespace_at, remove_namespace_at
-from k8s_rdma_demo.cluster.command import kubeconfig
 from k8s_rdma_demo.cluster.node_devices import KubeletConfig
+from k8s_rdma_demo.plain_http import NO_TLS
+from lightkube_client import lightkube_client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
 DEADLINE_S = 120
-TLS = ssl.create_default_context()  # never used, and slow to make for every test
 RECORDINGS = Path(__file__).parents[2] / "recordings"
 
 
@@ -81,8 +79,8 @@ async def _cluster(config: ApiConfig | None = None) -> AsyncIterator[Cluster]:
     async with (
         asyncio.timeout(DEADLINE_S),
         serving_api(config) as api,
-        AsyncClient(config=KubeConfig.from_dict(kubeconfig(api.url)), trust_env=False) as client,
-        httpx2.AsyncClient(base_url=api.url, trust_env=False, verify=TLS) as http,
+        lightkube_client(api.url) as client,
+        httpx2.AsyncClient(base_url=api.url, trust_env=False, verify=NO_TLS) as http,
     ):
         yield Cluster(api, client, http)
 
