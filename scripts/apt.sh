@@ -27,6 +27,7 @@ _apt_unpack() {
   _apt_fetch "$@" || { _apt_use_own_lists && _apt_fetch "$@"; } || return 1
   local archive
   for archive in "$unpacked"/archives/*.deb; do
+    [[ -e $archive ]] || break # everything is installed
     dpkg-deb --extract "$archive" "$unpacked" || return 1
   done
 }
@@ -61,5 +62,6 @@ _apt_fetch() {
   mapfile -t packages < <(sed -nE 's/^Inst ([^ ]+) (\[[^]]*\] )?\(([^ ]+) .*/\1=\3/p' <<<"$plan")
   mkdir -p "$unpacked/archives"
   rm -f "$unpacked"/archives/*.deb
+  ((${#packages[@]})) || return 0
   (cd "$unpacked/archives" && apt-get "${_apt_options[@]}" download "${packages[@]}")
 }
