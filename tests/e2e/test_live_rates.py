@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import httpx2
-from lightkube import AsyncClient, KubeConfig
 
 from e2e.node import Node
 from e2e.test_rebuild_ledger import keep, lost, rebuild, spoilt
@@ -24,9 +23,10 @@ from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
 from k8s_rdma.wire.rates_status import RATES_STATUS_ANNOTATION, RatesStatus, decode_rates_status
 from k8s_rdma_demo.cluster.api import ApiConfig, RunningApi, serving_api
-from k8s_rdma_demo.cluster.command import kubeconfig, write_kubeconfig
+from k8s_rdma_demo.cluster.command import write_kubeconfig
 from k8s_rdma_demo.cluster.objects import EVENTS, parse_resource_type
 from k8s_rdma_demo.cluster.sandboxes import PodRef, Sandbox
+from lightkube_client import lightkube_client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -206,7 +206,7 @@ async def extender_of(node: Node, api: RunningApi, http: httpx2.Client) -> Async
     """The node's server, and an extender that polls it and signs with the agents' key."""
     serve(node, http)
     config = ExtenderConfig(source="http", node_timeout_s=5.0, poll_s=0.1)
-    async with AsyncClient(config=KubeConfig.from_dict(kubeconfig(api.url)), trust_env=False) as client:
+    async with lightkube_client(api.url) as client:
         identity = BinderIdentity(keys=FixedKeys(KEY))
         extender = Extender(config, Client(client, silence_s=DEADLINE_S), identity)
         async with extender.running():

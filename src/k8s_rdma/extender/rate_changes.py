@@ -133,14 +133,16 @@ class RateChanges:
         now = self._clock()
         if pending.write is not None or not self._ready():
             return False
-        if now >= pending.due_at or self._is_new_in_force(pending):
+        in_force = self._is_in_force(pending)
+        # Once for each generation: a node's reports may alternate.
+        if now >= pending.due_at or (in_force and pending.awaited != pending.seen_in_force):
             return True
         if now < pending.tried_at + FIRST_RETRY_S:
             return False
         state = self._cache.state
         if pending.awaited is not None:
             return (
-                self._is_in_force(pending)
+                in_force
                 or state.refusal(pending.node, pending.pod.uid) != pending.refusal
                 or self._epoch(pending.node) != pending.epoch
             )
@@ -149,12 +151,9 @@ class RateChanges:
 
     def _is_in_force(self, pending: PendingRates) -> bool:
         """Report whether the node has programmed the generation that it must program first."""
-        programmed = self._cache.state.programmed(pending.node, pending.pod.uid)
-        return pending.awaited is not None and programmed >= pending.awaited
-
-    def _is_new_in_force(self, pending: PendingRates) -> bool:
-        """Report that once for each generation: a node's reports may alternate."""
-        return self._is_in_force(pending) and pending.awaited != pending.seen_in_force
+        if pending.awaited is None:
+            return False
+        return self._cache.state.programmed(pending.node, pending.pod.uid) >= pending.awaited
 
     async def _handle(self, pending: PendingRates) -> None:
         uid = pending.pod.uid
