@@ -12,6 +12,7 @@ import httpx2
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.wire.annotation import ANNOTATION
 from k8s_rdma.wire.rates_status import RATES_STATUS_ANNOTATION, RatesStatus, decode_rates_status, digest
+from k8s_rdma.wire.rdma_node import LIST_PATH, read_status
 from k8s_rdma_demo.cluster.objects import BUILT_IN
 from k8s_rdma_demo.plain_http import NO_TLS
 
@@ -67,6 +68,11 @@ class Kubectl:
         """List all objects of a kind."""
         resource = next(resource for resource in BUILT_IN if resource.plural == plural)
         return list(self._call("GET", resource.path())["items"])
+
+    def pods_of_rdma_nodes(self) -> frozenset[str]:
+        """Return the pods that hold interfaces, as the nodes have published it."""
+        statuses = [read_status(rdma_node) for rdma_node in self._call("GET", LIST_PATH)["items"]]
+        return frozenset(held.pod.name for status in statuses for held in status.allocations)
 
     def leftovers(self, plural: str, *, timeout_s: float) -> list[str]:
         """Wait until no object of a kind is there; return the names of those that stay."""

@@ -102,6 +102,10 @@ class Scenes:
             Stream(flow, port=BASE_PORT + index, mbps=mbps) for index, (flow, mbps) in enumerate(flows)
         )
 
+    def published(self) -> None:
+        """`kubectl get rdmanodes` counts the pods of `examples`, for those who look around."""
+        self._world.await_published(CAPPED, PEER)
+
     def caps(self) -> None:
         """Caps hold without other traffic, towards the other node and between VFs of one PF."""
         self._measure(

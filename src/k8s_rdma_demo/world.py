@@ -164,6 +164,10 @@ class World:
         self._start_component("workloads", *self._api(), *options)
         self._wait("controllers", ready.exists)
 
+    def await_published(self, *pods: str) -> None:
+        """Wait until the RdmaNodes name these pods: a node publishes a second later than it reports."""
+        self._wait("RdmaNodes", lambda: self.kubectl.pods_of_rdma_nodes() >= set(pods))
+
     def start_web(self, listener: int) -> str:
         """Serve pages on a listening socket, by its descriptor; return their address."""
         arguments = (
