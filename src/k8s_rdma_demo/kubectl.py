@@ -72,7 +72,7 @@ class Kubectl:
     def pods_of_rdma_nodes(self) -> frozenset[str]:
         """Return the pods that hold interfaces, as the nodes have published it."""
         statuses = [read_status(rdma_node) for rdma_node in self._call("GET", LIST_PATH)["items"]]
-        return frozenset(held.pod.name for status in statuses for held in status.allocations)
+        return frozenset(holder.pod.name for status in statuses for holder in status.allocations)
 
     def leftovers(self, plural: str, *, timeout_s: float) -> list[str]:
         """Wait until no object of a kind is there; return the names of those that stay."""
