@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+import warm_program
 from changed import (  # noqa: F401 - hooks of --changed and --quick
     pytest_addoption,
     pytest_configure,
@@ -44,6 +45,9 @@ settings.register_profile(
 )
 settings.register_profile("explore", settings.get_profile("repeatable"), derandomize=False, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+warm_program.allow()
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
-"""Loads the command line, forks for each request of `warm_program.py`, and reports how the command ended.
+"""Loads all of the program, forks for each request of `warm_program.py`, and reports how the fork ended.
 
-A request is JSON: arguments, environment and directory. Five files come with it: the standard streams, the
-network namespace, and the pipe for the status.
+A request is JSON: arguments, environment, directory, user. Five files come with it: the standard streams, the
+network namespace, and a socket for reports. These are two: the fork's pid, with a pidfd, and its status.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ LOADED_LATER = (
     *("anyio.streams.tls", "anyio.to_thread", "encodings.idna", "h2.connection", "httpcore2"),
     *("rich._emoji_codes", "typer._click.decorators"),
 )
+PROCESSES = tuple(f"k8s_rdma.{name}.main" for name in ("agent", "deviceplugin", "extender", "server"))
 """Modules that libraries load only when they use them."""
 
 
 class _Fork(NamedTuple):
-    """A command that runs, and the pipe for its status."""
+    """A process that runs, and the socket for reports on it."""
 
     pid: int
-    status: int
+    reports: socket.socket
 
 
 def _fork_for_requests(channel: socket.socket) -> tuple[bytes, Sequence[int]]:
@@ -52,7 +53,7 @@ def _fork_for_requests(channel: socket.socket) -> tuple[bytes, Sequence[int]]:
                 if isinstance(key.data, _Fork):
                     selector.unregister(key.fd)
                     os.close(key.fd)
-                    _tell_end(key.data)
+                    _report_end(key.data)
                     continue
                 request, files, _, _ = socket.recv_fds(channel, MAX_REQUEST_BYTES, FILES)
                 if not request:
@@ -60,16 +61,20 @@ def _fork_for_requests(channel: socket.socket) -> tuple[bytes, Sequence[int]]:
                 pid = os.fork()
                 if not pid:
                     return request, files
-                *others, status = files
+                *others, reports = files
                 for file in others:
                     os.close(file)
-                selector.register(os.pidfd_open(pid), selectors.EVENT_READ, _Fork(pid, status))
+                fork = _Fork(pid, socket.socket(fileno=reports))
+                pidfd = os.pidfd_open(pid)
+                with suppress(BrokenPipeError):
+                    socket.send_fds(fork.reports, [str(pid).encode()], [pidfd])
+                selector.register(pidfd, selectors.EVENT_READ, fork)
 
 
-def _tell_end(fork: _Fork) -> None:
+def _report_end(fork: _Fork) -> None:
     _, status = os.waitpid(fork.pid, 0)
-    with suppress(BrokenPipeError), os.fdopen(fork.status, "w") as file:
-        file.write(str(os.waitstatus_to_exitcode(status)))
+    with suppress(BrokenPipeError), fork.reports:
+        fork.reports.send(str(os.waitstatus_to_exitcode(status)).encode())
 
 
 def _become(request: bytes, files: Sequence[int]) -> NoReturn:
@@ -83,13 +88,17 @@ def _become(request: bytes, files: Sequence[int]) -> NoReturn:
 
 def _run(request: bytes, streams: Sequence[int]) -> NoReturn:
     """Run the program, and end without the interpreter's dismantling, which visits all that is loaded."""
-    arguments, environment, directory = json.loads(request)
+    arguments, environment, directory, user = json.loads(request)
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
     os.closerange(STREAMS, os.sysconf("SC_OPEN_MAX"))
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(directory)
+    if user is not None:
+        os.setgroups(())
+        os.setgid(user)
+        os.setuid(user)
     sys.argv = ["k8s-rdma", *arguments]
     sys.stdin, sys.stdout = open(0), open(1, "w")  # noqa: SIM115 - descriptors, until the end
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace")  # noqa: SIM115
@@ -111,7 +120,7 @@ def _run(request: bytes, streams: Sequence[int]) -> NoReturn:
 
 def _load() -> None:
     modules = [module.name for module in pkgutil.walk_packages(cli.__path__, f"{cli.__name__}.")]
-    for name in [*modules, *LOADED_LATER]:
+    for name in [*modules, *LOADED_LATER, *PROCESSES]:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # no collection of a fork copies the memory of these objects

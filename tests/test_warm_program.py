@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import signal
 import subprocess
+import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import pytest
 
 from cli.played_usage import PlayedPrometheus, recommended
 from contract.linux_lab import needs_namespaces
 from k8s_rdma import __version__
 from k8s_rdma.linux.netns import entered
 from network_namespaces import create_namespace
-from warm_program import run, run_on
+from process_status import status
+from warm_program import run, run_on, start
 
 if TYPE_CHECKING:
-    import pytest
-
     from cli.asking import Ran
+    from warm_program import Process
 
 NULL = Path(os.devnull)
 ANNOTATION = '[{"min_tx_rate": 1000}]'
@@ -63,6 +69,46 @@ def test_unwritable_output_is_a_status_of_the_command():
     os.close(reading)
     with os.fdopen(writing, "w") as unread, NULL.open("r+b") as null:
         assert run_on(["version"], {}, (null.fileno(), unread.fileno(), null.fileno())) == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_process_is_known_by_its_pid_and_ended_by_a_signal(tmp_path: Path, number: signal.Signals):
+    with start_server(tmp_path) as server:
+        assert server.poll() is None
+        assert Path(f"/proc/{server.pid}").exists()
+        with pytest.raises(subprocess.TimeoutExpired):
+            server.wait(0.001)
+        server.send_signal(number)
+        assert server.wait(60) == (0 if number == signal.SIGTERM else -number)
+        assert not Path(f"/proc/{server.pid}").exists()
+        server.kill()  # its pid may be another's by now
+    assert server.returncode == server.poll()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_process_has_the_rights_of_its_user():
+    user = 4711
+    with tempfile.TemporaryDirectory() as path:  # pytest's own is root's alone
+        os.chown(path, user, user)
+        with start_server(Path(path), user=user) as server:
+            found = status(server.pid)
+            server.kill()
+    assert (found["Uid"].split(), found["Gid"].split()) == ([str(user)] * 4, [str(user)] * 4)
+    assert found["Groups"].strip() == ""
+    assert int(found["CapEff"], 16) == 0
+
+
+def start_server(directory: Path, *, user: int | None = None) -> Process:
+    """Start a node's server, without an agent; it serves when this returns."""
+    config, log = directory / "server.yaml", directory / "log"
+    config.write_text(json.dumps({"node": "w1", "runDir": str(directory), "listen": "127.0.0.1", "port": 0}))
+    with log.open("wb") as written, NULL.open("rb") as null:
+        streams = (null.fileno(), written.fileno(), written.fileno())
+        server = start(["server", "--config", str(config)], {}, streams, user=user)
+    while '"server_ready"' not in log.read_text():
+        assert server.poll() is None, log.read_text()
+        time.sleep(0.01)
+    return server
 
 
 @needs_namespaces

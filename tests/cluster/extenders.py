@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,8 +57,8 @@ class Extender:
         names = _OLDER_NAMES if self.older else {}
         settings = {**QUICK, "port": self.port, **self.settings}
         path.write_text(json.dumps({names.get(key, key): value for key, value in settings.items()}))
-        command = (*self.enter, sys.executable, "-m", "k8s_rdma", "extender", "--config", path)
-        self.program = await Program.start(self.directory / f"{self.name}.log", *command)
+        log = self.directory / f"{self.name}.log"
+        self.program = await Program.start_k8s_rdma(log, "extender", "--config", path, enter=self.enter)
 
     async def ready(self) -> None:
         """Wait until it is."""

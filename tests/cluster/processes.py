@@ -7,18 +7,39 @@ import signal
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
+from warm_program import start_logged
+
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
     from pathlib import Path
+
+    from warm_program import Started
 
 TERM_S = 15
 _TAIL = 40
 
 
+class Forked:
+    """A process of `warm_program`, to be used as one of asyncio's."""
+
+    def __init__(self, process: Started) -> None:
+        self.pid = process.pid
+        self.send_signal = process.send_signal
+        self.kill = process.kill
+        self._process = process
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.poll()
+
+    async def wait(self) -> int:
+        return await asyncio.to_thread(self._process.wait)
+
+
 class Program:
     """A running program."""
 
-    def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
+    def __init__(self, process: asyncio.subprocess.Process | Forked, log: Path) -> None:
         self.process = process
         self.log = log
 
@@ -29,6 +50,12 @@ class Program:
                 *map(str, arguments), stdin=asyncio.subprocess.DEVNULL, stdout=file, stderr=file
             )
         return cls(process, log)
+
+    @classmethod
+    async def start_k8s_rdma(cls, log: Path, *arguments: str | Path, enter: Sequence[str] = ()) -> Program:
+        """Start our program. enter: as of `start_logged`."""
+        with log.open("ab") as file:
+            return cls(Forked(start_logged(arguments, file, enter=enter)), log)
 
     async def until(self, holds: Callable[[], Awaitable[bool]], pause_s: float = 0.05) -> None:
         """Wait for something that the program is to bring about; fails with its log if it ends before."""

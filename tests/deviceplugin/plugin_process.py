@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import subprocess
-import sys
 import tempfile
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -18,6 +16,7 @@ import httpx2
 from k8s_rdma_demo.kubelet.device_manager import DeviceManager, DeviceManagerConfig, running_device_manager
 from k8s_rdma_demo.plain_http import NO_TLS
 from process_status import resident_kib
+from warm_program import Started, start_logged
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -37,7 +36,7 @@ mount --bind "$0" /var/lib/kubelet/device-plugins && exec "$@"
 class Plugin:
     """A running process and its log."""
 
-    process: subprocess.Popen[bytes]
+    process: Started
     log: Path
 
     def events(self, name: str) -> list[dict[str, Any]]:
@@ -76,11 +75,15 @@ class Plugin:
 
 @dataclass
 class World:
-    """A node's directories; kubelet and plugins come and go."""
+    """A node's directories; kubelet and plugins come and go.
+
+    enter: the command that runs plugins, as of `start_logged`.
+    """
 
     directory: Path
     stack: ExitStack = field(default_factory=ExitStack)
     started: int = 0
+    enter: tuple[str, ...] = ()
 
     @property
     def sockets(self) -> Path:
@@ -132,12 +135,7 @@ class World:
         log = self.directory / f"plugin-{self.started}.log"
         self.started += 1
         with log.open("wb") as written:
-            process = subprocess.Popen(
-                [*before, sys.executable, "-m", "k8s_rdma", "device-plugin", *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=written,
-                stderr=written,
-            )
+            process = start_logged(["device-plugin", *arguments], written, enter=before or self.enter)
         self.stack.callback(_end, process)
         return Plugin(process, log)
 
@@ -155,7 +153,7 @@ async def follows(manager: DeviceManager, *resources: str) -> None:
     )
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: Started) -> None:
     if process.poll() is None:
         process.kill()
     process.wait(DEADLINE_S)

@@ -134,6 +134,7 @@ async def test_process_serves_kubelet_and_reports_its_state(world: World) -> Non
 
 
 async def test_process_stays_within_its_memory(world: World) -> None:
+    world.enter = ("env",)  # with the memory of its own start
     async with node_of(world) as node:
         socket = await node.register()
         await node.until_slices(1)

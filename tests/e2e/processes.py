@@ -6,7 +6,6 @@ import json
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from contextlib import ExitStack, contextmanager
@@ -18,9 +17,12 @@ from k8s_rdma.wire.state_socket import HEADER, MessageKind, decode_header
 from k8s_rdma_demo.cluster.cni_runtime import CniRuntime, remove_namespace_at
 from k8s_rdma_demo.cluster.sandboxes import PodRef
 from policies import EVERYTHING_FILE
+from warm_program import start_logged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from warm_program import Started
 
 DEADLINE_S = 120
 ANNOTATIONS = "io.kubernetes.cri.pod-annotations"
@@ -40,7 +42,7 @@ class NodeProcesses:
         self._stack = ExitStack()
         # Not pytest's own directory: the path of a Unix socket has 107 bytes.
         self.directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="k8srdma-")))
-        self.agent: subprocess.Popen[bytes] | None = None
+        self.agent: Started | None = None
         self.settings: dict[str, object] = {"policyFile": EVERYTHING_FILE}
         self.cni_path = [shim.parent, *map(Path, plugins.split(":"))]
         self.deadline_s = deadline_s
@@ -104,20 +106,13 @@ class NodeProcesses:
         self.start_agent()
         self.start("device-plugin", config)
 
-    def start(self, command: str, config: Path, *, user: int | None = None) -> subprocess.Popen[bytes]:
+    def start(self, command: str, config: Path, *, user: int | None = None) -> Started:
         """One of the processes; it is killed at the end if it runs still.
 
         user: whose it is, without other groups than its own; the caller's by default.
         """
-        drop = {} if user is None else {"user": user, "group": user, "extra_groups": ()}
         with (self.directory / f"{command}.log").open("ab") as log:
-            process = subprocess.Popen(
-                [*self.enter, sys.executable, "-m", "k8s_rdma", command, "--config", str(config)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                **drop,
-            )
+            process = start_logged([command, "--config", config], log, enter=self.enter, user=user)
         self._stack.callback(_end, process, self.deadline_s)
         return process
 
@@ -162,9 +157,13 @@ class NodeProcesses:
         return json.loads(shown.stdout or b"[]")
 
     def leases(self, network: str = "*") -> list[str]:
-        return sorted(
-            p.name for p in (self.directory / "leases").glob(f"{network}/*/*") if p.name[0] in "123456789"
-        )
+        """Return the addresses that host-local has given; not those of empty files.
+
+        host-local leaves such a file if it is killed between the lease's creation and its write, as with the
+        agent, and no DEL finds it (docs/operating-a-node.md).
+        """
+        files = (self.directory / "leases").glob(f"{network}/*/*")
+        return sorted(path.name for path in files if path.name[0] in "123456789" and _is_written(path))
 
     def markers(self) -> list[str]:
         return sorted(path.name for path in (self.run_dir / "attachments").iterdir())
@@ -231,7 +230,14 @@ def _read_report(reader: socket.socket) -> NodeReport:
     return decode_report(reader.recv(size, socket.MSG_WAITALL))
 
 
-def _end(process: subprocess.Popen[bytes], deadline_s: float) -> None:
+def _is_written(lease: Path) -> bool:
+    try:
+        return bool(lease.read_bytes())
+    except FileNotFoundError:
+        return False
+
+
+def _end(process: Started, deadline_s: float) -> None:
     if process.poll() is None:
         process.kill()
     process.wait(deadline_s)

@@ -33,10 +33,10 @@ IMPORT = re.compile(r"^import time: .*\| +(?P<module>[\w.]+)$", re.MULTILINE)
 
 @pytest.mark.parametrize("case", sorted(UNNEEDED))
 def test_process_that_serves_has_loaded_no_library_of_another_purpose(
-    case: str, make_node: Callable[[int], Node], monkeypatch: pytest.MonkeyPatch
+    case: str, make_node: Callable[[int], Node]
 ) -> None:
-    monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")  # each module in a line of the process's log
     node = make_node(4)
+    node.enter = ["env", "PYTHONPROFILEIMPORTTIME=1"]  # each module in a line of the process's log
     process, _, credentials = case.partition(" with ")
     log = node.directory / f"{process}.log"
     node.start(process, node.config(process, documents(node, bool(credentials))[process]))

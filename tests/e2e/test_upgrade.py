@@ -148,13 +148,6 @@ def test_attachment_of_a_killed_agent_is_undone_by_one_of_another_version(life: 
     asyncio.run(cut_short(life, older=older))
 
 
-def remove_empty_leases(node: Node) -> None:
-    """Remove the files that host-local leaves if it dies with the agent in its write: no DEL finds them."""
-    for path in (node.directory / "leases").glob("rdma/*/*"):
-        if path.name[0].isdigit() and not path.read_text():
-            path.unlink()
-
-
 async def cut_short(life: Life, *, older: bool) -> None:
     """Killed with some of the addresses leased, and some of the VFs in the pod."""
     node, runtime = life.node, life.installed
@@ -165,7 +158,6 @@ async def cut_short(life: Life, *, older: bool) -> None:
     node.kill_agent()
     with pytest.raises(AttachError) as failed:
         await adding
-    remove_empty_leases(node)
     life.start(older=not older)
     assert node.kernel_state() == node.pristine
     assert node.leases("rdma") == []

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from e2e.conftest import PLUGINS, require_plugins
+from e2e.processes import DEADLINE_S
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.linux.netns import entered
 from k8s_rdma.verify.traffic import RESULT_FILE
@@ -115,12 +117,21 @@ def containers(program: Program, stack: ExitStack) -> Containers:
         stack.callback(remove_namespace_at, node.netns)
     world.build()
     stack.callback(world.stop)
+    stack.callback(until_no_sandbox, world)
     world.start()
     (directory / "results").mkdir()
     made = Containers(world, directory / "results")
     made.start()
     stack.callback(made.close)
     return made
+
+
+def until_no_sandbox(world: World) -> None:
+    """Wait for what kubelets do after the pods that were deleted without a grace period are gone."""
+    end = time.monotonic() + DEADLINE_S
+    while left := [name for node in world.nodes for name in world.leftover_sandboxes(node)]:
+        assert time.monotonic() < end, left
+        time.sleep(0.05)
 
 
 def command(containers: Containers, *options: str) -> list[str]:
