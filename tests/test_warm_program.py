@@ -85,6 +85,13 @@ def test_process_is_known_by_its_pid_and_ended_by_a_signal(tmp_path: Path, numbe
     assert server.returncode == server.poll()
 
 
+def test_threads_may_wait_for_one_process(tmp_path: Path):
+    with start_server(tmp_path) as server, ThreadPoolExecutor() as threads:
+        waiting = [threads.submit(server.wait, 60) for _ in range(8)]
+        server.terminate()
+        assert [each.result() for each in waiting] == [0] * len(waiting)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_process_has_the_rights_of_its_user():
     user = 4711

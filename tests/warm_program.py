@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
@@ -125,6 +126,7 @@ class Process:
         self.pid = int(pid)
         self.returncode: int | None = None
         self._reports = reports
+        self._turn = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -132,22 +134,24 @@ class Process:
     def __exit__(self, *_: object) -> None:
         self.wait()
 
+    def __del__(self) -> None:
+        self._reports.close()
+        os.close(self._pidfd)
+
     def poll(self) -> int | None:
         """Return its status if it has ended."""
-        with suppress(subprocess.TimeoutExpired):
-            self.wait(0)
+        with self._turn, suppress(BlockingIOError):
+            if self.returncode is None:
+                self.returncode = int(self._reports.recv(_MAX_REPORT, socket.MSG_DONTWAIT))
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end, `timeout` seconds at most; TimeoutExpired."""
-        if self.returncode is None:
-            ended, _, _ = select.select([self._reports], [], [], timeout)
-            if not ended:
+        """Wait for its end, `timeout` seconds at most; TimeoutExpired. Threads may do so at the same time."""
+        while (status := self.poll()) is None:
+            if not select.select([self._pidfd], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
-            self.returncode = int(self._reports.recv(_MAX_REPORT))
-            self._reports.close()
-            os.close(self._pidfd)
-        return self.returncode
+            select.select([self._reports], [], [])
+        return status
 
     def send_signal(self, number: int) -> None:
         """Send it a signal, if it has not ended."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from warm_program import Started
 
 TERM_S = 15
+_LOOK_S = 0.01
 _TAIL = 40
 
 
@@ -33,7 +34,9 @@ class Forked:
         return self._process.poll()
 
     async def wait(self) -> int:
-        return await asyncio.to_thread(self._process.wait)
+        while (status := self._process.poll()) is None:  # noqa: ASYNC110 - a thread that waits is not cancelled
+            await asyncio.sleep(_LOOK_S)
+        return status
 
 
 class Program:
