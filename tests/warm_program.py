@@ -125,7 +125,8 @@ class Process:
         pid, [self._pidfd], _, _ = socket.recv_fds(reports, _MAX_REPORT, 1)
         self.pid = int(pid)
         self.returncode: int | None = None
-        self._reports = reports
+        reports.setblocking(False)
+        self._reports = reports.detach()
         self._turn = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -135,14 +136,14 @@ class Process:
         self.wait()
 
     def __del__(self) -> None:
-        self._reports.close()
+        os.close(self._reports)
         os.close(self._pidfd)
 
     def poll(self) -> int | None:
         """Return its status if it has ended."""
         with self._turn, suppress(BlockingIOError):
             if self.returncode is None:
-                self.returncode = int(self._reports.recv(_MAX_REPORT, socket.MSG_DONTWAIT))
+                self.returncode = int(os.read(self._reports, _MAX_REPORT))
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
