@@ -20,6 +20,17 @@ NETNS = "/var/run/netns/k8srdma-never-made"
 WISH = {"rdma_interfaces_required": '[{"min_tx_rate": 15000}]'}
 
 
+CLOSING = {
+    stream: ("sh", "-c", f'exec "$@" {number}>&-', "sh")
+    for number, stream in enumerate(("stdin", "stdout", "stderr"))
+}
+"""Commands that run a program without a standard stream."""
+
+OBEYING_FILE_MODES = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
+"""The command that runs a program without root's rights over other users' files. Another user would do as
+well, but a user namespace (user_namespaces(7)) need not have one."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """The result that the runtime sees."""
@@ -45,12 +56,24 @@ class Program:
         self.path = path
         self._under = under
 
-    def __call__(self, command: str, stdin: bytes | dict, *, env: dict | None = None, **options) -> Outcome:
-        """One call; standard error must be empty. `env` adds variables, or removes those without a value."""
+    def __call__(
+        self,
+        command: str,
+        stdin: bytes | dict,
+        *,
+        env: dict | None = None,
+        by: Sequence[str] = (),
+        **options: Any,
+    ) -> Outcome:
+        """One call; standard error must be empty. `env` adds variables, or removes those without a value.
+
+        by: the command that runs it, such as `CLOSING`. Code of ours between fork and exec (`preexec_fn`) may
+        find locks taken by threads that the fork does not have, such as those of gRPC.
+        """
         environment = {"CNI_COMMAND": command, "CNI_CONTAINERID": CONTAINER, "CNI_IFNAME": "eth0"}
         environment |= {"CNI_NETNS": NETNS} | (env or {})
         done = subprocess.run(
-            [*self._under, self.path],
+            [*by, *self._under, self.path],
             input=stdin if isinstance(stdin, bytes) else json.dumps(stdin).encode(),
             capture_output=True,
             check=False,

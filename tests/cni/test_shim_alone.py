@@ -4,7 +4,6 @@ is asked about ends in error 11, but for CHECK.
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import json
 import os
@@ -15,14 +14,24 @@ import subprocess
 
 import pytest
 
-from cni.call import ANNOTATIONS, CONTAINER, DEADLINE_S, NETNS, PREV_RESULT, WISH, Program, chained, netconf
+from cni.call import (
+    ANNOTATIONS,
+    CONTAINER,
+    DEADLINE_S,
+    NETNS,
+    OBEYING_FILE_MODES,
+    PREV_RESULT,
+    WISH,
+    Program,
+    chained,
+    netconf,
+)
 from k8s_rdma.errors import TRY_AGAIN_LATER
 from k8s_rdma.wire.annotation import ANNOTATION
 from k8s_rdma.wire.cni_result import SUPPORTED_VERSIONS
 from k8s_rdma.wire.network_status import NETWORK_STATUS_ANNOTATION
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
 
-LIBC = ctypes.CDLL(None)
 NOTHING_OF_OURS = [
     {},
     None,
@@ -308,21 +317,11 @@ def test_shim_asks_when_neither_markers_nor_annotations_tell(program, own_run_di
     assert_asked(program("DEL", chained(own_run_dir, **conf)))
 
 
-def obey_file_modes() -> None:
-    """Take root's rights over other users' files from this process and the program that it becomes.
-
-    Another user would do as well, but a user namespace (user_namespaces(7)) need not have one.
-    """
-    pr_capbset_drop, cap_dac_override, cap_dac_read_search = 24, 1, 2  # linux/prctl.h, linux/capability.h
-    for capability in (cap_dac_override, cap_dac_read_search):
-        LIBC.prctl(pr_capbset_drop, capability, 0, 0, 0)  # refused to those who have no capabilities anyway
-
-
 @pytest.mark.parametrize("denied", ["", "attachments"])
 def test_shim_asks_when_the_marker_directory_is_denied(program, run_dir, denied: str) -> None:
-    assert_silent(program("DEL", netconf(run_dir), preexec_fn=obey_file_modes))
+    assert_silent(program("DEL", netconf(run_dir), by=OBEYING_FILE_MODES))
     (run_dir / denied).chmod(0)
-    outcome = program("DEL", netconf(run_dir), preexec_fn=obey_file_modes)
+    outcome = program("DEL", netconf(run_dir), by=OBEYING_FILE_MODES)
     (run_dir / denied).chmod(0o755)
     assert_asked(outcome)
 

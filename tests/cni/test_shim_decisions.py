@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from cni.call import ANNOTATIONS, CONTAINER, PREV_RESULT, WISH, netconf
+from cni.call import ANNOTATIONS, CLOSING, CONTAINER, PREV_RESULT, WISH, netconf
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -179,13 +178,13 @@ def test_pod_with_prepared_claims_is_known_by_its_uid(  # noqa: PLR0917 - fixtur
 def test_outcome_does_not_depend_on_standard_error(program, run_dir, agent, netns, command: str) -> None:
     (run_dir / "attachments" / CONTAINER).touch()
     conf = netconf(run_dir)
-    outcome = program(command, conf, env={"CNI_NETNS": netns}, preexec_fn=lambda: os.close(2))
+    outcome = program(command, conf, env={"CNI_NETNS": netns}, by=CLOSING["stderr"])
     assert (outcome.exit_status, outcome.stdout) == (1, b"asked")
     assert agent.received[0].netns_inode == Path(netns).stat().st_ino
 
 
 def test_input_that_was_never_opened_is_reported(program, run_dir) -> None:
-    assert program("DEL", netconf(run_dir), preexec_fn=lambda: os.close(0)).error["code"] == 5
+    assert program("DEL", netconf(run_dir), by=CLOSING["stdin"]).error["code"] == 5
 
 
 @pytest.mark.parametrize("command", ["ADD", "DEL"])
@@ -193,6 +192,6 @@ def test_output_that_was_never_opened_is_a_failure(program, run_dir, agent, netn
     """The namespace or the agent's socket has its number then, and must get no byte of the answer."""
     (run_dir / "attachments" / CONTAINER).touch()
     conf = netconf(run_dir)
-    outcome = program(command, conf, env={"CNI_NETNS": netns}, preexec_fn=lambda: os.close(1))
+    outcome = program(command, conf, env={"CNI_NETNS": netns}, by=CLOSING["stdout"])
     assert (outcome.exit_status, outcome.stdout) == (1, b"")
     assert agent.received[0].netns_inode == Path(netns).stat().st_ino

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 import subprocess
 import threading
@@ -234,5 +233,5 @@ def test_del_is_left_once_though_the_agent_got_it_as_well(program, run_dir, dele
 
 
 def test_del_is_left_when_the_directory_may_only_be_written_by_its_owner(program, run_dir, deletions) -> None:
-    assert_left(program("DEL", netconf(run_dir), preexec_fn=lambda: os.umask(0)), deletions)
+    assert_left(program("DEL", netconf(run_dir), umask=0), deletions)
     assert stat.S_IMODE((deletions / NAME).stat().st_mode) == 0o600
