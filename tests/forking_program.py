@@ -33,8 +33,10 @@ LOADED_LATER = (
     *("anyio.streams.tls", "anyio.to_thread", "encodings.idna", "h2.connection", "httpcore2"),
     *("rich._emoji_codes", "typer._click.decorators"),
 )
-PROCESSES = tuple(f"k8s_rdma.{name}.main" for name in ("agent", "deviceplugin", "extender", "server"))
 """Modules that libraries load only when they use them."""
+
+PROCESSES = tuple(f"k8s_rdma.{name}.main" for name in ("agent", "deviceplugin", "extender", "server"))
+"""Modules that the entry of the program loads only for the process that it starts."""
 
 
 class _Fork(NamedTuple):

@@ -21,11 +21,10 @@ from k8s_rdma import __version__
 from k8s_rdma.linux.netns import entered
 from network_namespaces import create_namespace
 from process_status import status
-from warm_program import run, run_on, start
+from warm_program import Process, run, run_on, start_logged
 
 if TYPE_CHECKING:
     from cli.asking import Ran
-    from warm_program import Process
 
 NULL = Path(os.devnull)
 ANNOTATION = '[{"min_tx_rate": 1000}]'
@@ -109,9 +108,9 @@ def start_server(directory: Path, *, user: int | None = None) -> Process:
     """Start a node's server, without an agent; it serves when this returns."""
     config, log = directory / "server.yaml", directory / "log"
     config.write_text(json.dumps({"node": "w1", "runDir": str(directory), "listen": "127.0.0.1", "port": 0}))
-    with log.open("wb") as written, NULL.open("rb") as null:
-        streams = (null.fileno(), written.fileno(), written.fileno())
-        server = start(["server", "--config", str(config)], {}, streams, user=user)
+    with log.open("wb") as written:
+        server = start_logged(["server", "--config", config], written, user=user)
+    assert isinstance(server, Process)
     while '"server_ready"' not in log.read_text():
         assert server.poll() is None, log.read_text()
         time.sleep(0.01)

@@ -147,7 +147,7 @@ def _pause(world: World, outcome: Outcome, page: Page, pages: str | None, obstac
     scenes = Scenes(world, Outcome(), examples_directory(), obstacle)
     scenes.examples()
     world.start_workloads()
-    scenes.published()
+    scenes.await_published()
     directory = world.paths.directory
     init = (directory / INIT_PID).read_text()
     as_user = "" if os.environ.get("K8S_RDMA_DEMO_ROOT") else " --user --preserve-credentials"

@@ -102,8 +102,8 @@ class Scenes:
             Stream(flow, port=BASE_PORT + index, mbps=mbps) for index, (flow, mbps) in enumerate(flows)
         )
 
-    def published(self) -> None:
-        """`kubectl get rdmanodes` counts the pods of `examples`, for those who look around."""
+    def await_published(self) -> None:
+        """Wait until `kubectl get rdmanodes` counts the pods of `examples`, for those who look around."""
         self._world.await_published(CAPPED, PEER)
 
     def caps(self) -> None:

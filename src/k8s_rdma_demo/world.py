@@ -165,7 +165,7 @@ class World:
         self._wait("controllers", ready.exists)
 
     def await_published(self, *pods: str) -> None:
-        """Wait until the RdmaNodes name these pods: a node publishes a second later than it reports."""
+        """Wait until the RdmaNodes name these pods: a node publishes once a second at most."""
         self._wait("RdmaNodes", lambda: self.kubectl.pods_of_rdma_nodes() >= set(pods))
 
     def start_web(self, listener: int) -> str:

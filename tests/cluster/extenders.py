@@ -58,7 +58,7 @@ class Extender:
         settings = {**QUICK, "port": self.port, **self.settings}
         path.write_text(json.dumps({names.get(key, key): value for key, value in settings.items()}))
         log = self.directory / f"{self.name}.log"
-        self.program = await Program.start_k8s_rdma(log, "extender", "--config", path, enter=self.enter)
+        self.program = Program.start_k8s_rdma(log, "extender", "--config", path, enter=self.enter)
 
     async def ready(self) -> None:
         """Wait until it is."""

@@ -55,7 +55,7 @@ class Program:
         return cls(process, log)
 
     @classmethod
-    async def start_k8s_rdma(cls, log: Path, *arguments: str | Path, enter: Sequence[str] = ()) -> Program:
+    def start_k8s_rdma(cls, log: Path, *arguments: str | Path, enter: Sequence[str] = ()) -> Program:
         """Start our program. enter: as of `start_logged`."""
         with log.open("ab") as file:
             return cls(Forked(start_logged(arguments, file, enter=enter)), log)

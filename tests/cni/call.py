@@ -67,8 +67,8 @@ class Program:
     ) -> Outcome:
         """One call; standard error must be empty. `env` adds variables, or removes those without a value.
 
-        by: the command that runs it, such as `CLOSING`. Code of ours between fork and exec (`preexec_fn`) may
-        find locks taken by threads that the fork does not have, such as those of gRPC.
+        by: the command that runs it, such as `CLOSING`. `preexec_fn` would do for that, but forks that run
+        gRPC's handlers abort now and then (https://github.com/grpc/grpc/issues/43055).
         """
         environment = {"CNI_COMMAND": command, "CNI_CONTAINERID": CONTAINER, "CNI_IFNAME": "eth0"}
         environment |= {"CNI_NETNS": NETNS} | (env or {})

@@ -160,7 +160,8 @@ class NodeProcesses:
         """Return the addresses that host-local has given; not those of empty files.
 
         host-local leaves such a file if it is killed between the lease's creation and its write, as with the
-        agent, and no DEL finds it (docs/operating-a-node.md).
+        agent, and no DEL finds it (docs/operating-a-node.md;
+        https://github.com/containernetworking/plugins/issues/498).
         """
         files = (self.directory / "leases").glob(f"{network}/*/*")
         return sorted(path.name for path in files if path.name[0] in "123456789" and _is_written(path))
